@@ -32,7 +32,8 @@ it cannot be absent: were it, recovery would be blocked, too.
 are places of one term T, the fences and the reads name T, and the end is that of T (rule T3). A LAC says something of T
 only if it is one of T. One of an earlier term lies below the last fragment. One of a later term means that another
 client has opened that, so T has an end already: nothing more is asked or decided
-(:attr:`~LedgerRecovery.later_term`).
+(:attr:`~LedgerRecovery.later_term`). Terms that a restore of the metadata leaves out are no such terms: bookies may
+know of them, but these metadata do not have them, and T has no end here. Their LACs say nothing of T.
 
 Writing back is not done here: recovered entries are taken in order (:meth:`~LedgerRecovery.take_recovered`), given to a
 write pipeline, and reported when they are on their quorum (:meth:`~LedgerRecovery.on_written_back`).
@@ -104,7 +105,8 @@ class End:
 
 class LedgerRecovery:
     """See the module. ``first_entry_id`` and ``length_before`` are those of the last fragment. ``term``: that of its
-    entries; 0 for a ledger with one writer, whose ids are plain numbers of any size."""
+    entries; 0 for a ledger with one writer, whose ids are plain numbers of any size. ``terms_skipped``: how many terms
+    after it a restore of the metadata leaves out."""
 
     __slots__ = (
         "_absent",
@@ -123,6 +125,7 @@ class LedgerRecovery:
         "_later_term",
         "_length",
         "_next",
+        "_next_term",
         "_quorums",
         "_recovered",
         "_start_length",
@@ -140,6 +143,7 @@ class LedgerRecovery:
         first_entry_id: int,
         length_before: int,
         term: int = 0,
+        terms_skipped: int = 0,
         window_entries: int = WINDOW_ENTRIES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
@@ -147,6 +151,7 @@ class LedgerRecovery:
         self._window_entries = window_entries
         self._window_bytes = window_bytes
         self._term = term
+        self._next_term = term + 1 + terms_skipped
         self._highest = last_place(term) if term else None
         """No entry can have an id above this one; None: any can."""
         self._later_term: int | None = None
@@ -266,9 +271,13 @@ class LedgerRecovery:
         explicit LACs vouch for it. Once the fence is over, further answers change nothing (rule F2)."""
         if self._fence_over or self._later_term is not None:
             return
-        if self._term and last_add_confirmed is not None and term_of_lac(last_add_confirmed + 1) > self._term:
-            self._later_term = term_of_lac(last_add_confirmed + 1)
-            return
+        if self._term and last_add_confirmed is not None:
+            told = term_of_lac(last_add_confirmed + 1)
+            if told >= self._next_term:
+                self._later_term = told
+                return
+            if told != self._term:
+                last_add_confirmed = None
         self._fenced |= 1 << position
         if last_add_confirmed is not None and last_add_confirmed > self._lac:
             self._lac = last_add_confirmed

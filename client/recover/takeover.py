@@ -168,6 +168,7 @@ class Takeover:
             first_entry_id=self.base.first_entry_id,
             length_before=self.base.length_before,
             term=self.base.term,
+            terms_skipped=stream.terms_skipped,
         )
 
     def _take_rest(self, stream: StreamMetadata) -> None:

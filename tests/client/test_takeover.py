@@ -352,6 +352,28 @@ def test_the_lac_of_an_earlier_fragment_or_term_is_the_floor(lac: int | None) ->
     assert wanted[0] == place(2, 4)
 
 
+@pytest.mark.parametrize("lac", [place(3, 0) - 1, place(3, 7), place(102, 7), place(103, 0) - 2])
+def test_the_lac_of_a_term_that_a_restore_leaves_out_says_nothing(lac: int) -> None:
+    recovery = LedgerRecovery(THREE, first_entry_id=place(2, 4), length_before=50, term=2, terms_skipped=100)
+    recovery.on_fenced(0, lac, {lac: 77})
+    recovery.on_fenced(1, None)
+    recovery.check_invariants()
+    assert recovery.later_term is None
+    assert (recovery.start, recovery.start_length) == (place(2, 3), 50)
+
+
+def test_the_first_term_behind_those_that_a_restore_leaves_out_is_a_later_term() -> None:
+    store = Store(stream().restored(100))
+    takeover = begun(store, "mine")
+    assert takeover.recovery is not None
+    takeover.recovery.on_fenced(0, place(101, 9))
+    takeover.poll()
+    assert takeover.withdrawn is None
+    takeover.recovery.on_fenced(1, place(102, 0) - 1)
+    takeover.poll()
+    assert takeover.phase is Phase.WITHDRAWN
+
+
 def test_the_lac_of_the_term_itself_is_where_reading_starts() -> None:
     recovery = of_term(2)
     recovery.on_fenced(0, place(2, 6), {place(2, 6): 90})
