@@ -11,7 +11,7 @@ was deleted meanwhile, and every ledger in the dump has an id below ``ledger_ids
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import google_crc32c
@@ -29,6 +29,20 @@ RESTORED_IDS_SKIPPED: Final = 2**32
 """Ledger ids that a restored cluster leaves out: those that may have been allocated after the dump. Bookies may hold
 entries under these ids, so none may be given out again. A cluster that creates a thousand ledgers a second uses them up
 in seven weeks."""
+
+RESTORED_IDS_SKIPPED_PER_SECOND: Final = 2**20
+"""More ids that it leaves out for each second since the dump. The dump may have been restored before, and that cluster
+has given out the ids that follow those which it left out."""
+
+RESTORED_TERMS_SKIPPED: Final = 2**16
+"""Terms of a log or a stream that a restore leaves out: leaders of the time after the dump may have had them. An add in
+doubt then never takes the entry of a later leader for its own (rule P6), and no two leaders of a stream write at one
+place (rule T1)."""
+
+RESTORED_TERMS_SKIPPED_MORE_MAX: Final = 2**26
+"""For each second since the dump one term more, for the same reason as with ids, up to so many: two years. A log has a
+new term a minute at most, but for the moments in which clients take it over from each other. A stream has four times as
+many terms, and a clock that is far ahead must not use them up."""
 
 
 class ClusterFacts(NamedTuple):
@@ -134,12 +148,23 @@ def read_dump(lines: Iterable[bytes], what: str) -> Iterator[ClusterFacts | Dump
     raise MetadataError(f"{what} is not complete: it has no end. Make the dump again")
 
 
-def first_restored_id(end: DumpEnd) -> LedgerId:
-    """The lowest ledger id that a restored cluster may allocate. Raises :class:`InvalidArgumentError`."""
-    first = end.ledger_ids_stop + RESTORED_IDS_SKIPPED
+def first_restored_id(end: DumpEnd, age: timedelta) -> LedgerId:
+    """The lowest ledger id that a restored cluster may allocate. ``age``: of the dump, when it is restored. Raises
+    :class:`InvalidArgumentError`."""
+    first = end.ledger_ids_stop + RESTORED_IDS_SKIPPED + RESTORED_IDS_SKIPPED_PER_SECOND * _seconds(age)
     if first > ID_MAX:
         raise InvalidArgumentError(f"ledger ids are exhausted: there are none from {first} on")
     return LedgerId(first)
+
+
+def restored_terms_skipped(age: timedelta) -> int:
+    """How many terms of each log and stream a restore leaves out. ``age``: of the dump, when it is restored."""
+    return RESTORED_TERMS_SKIPPED + min(_seconds(age), RESTORED_TERMS_SKIPPED_MORE_MAX)
+
+
+def _seconds(age: timedelta) -> int:
+    # A clock that is behind that of the dump gives no age.
+    return max(int(age.total_seconds()), 0)
 
 
 def _facts(fields: dict[str, Any], what: str) -> ClusterFacts:

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
 # ruff: noqa: PLC0415 - `octavo --help` needs no metadata
 
-TERMS_SKIPPED = 2**16
-"""Terms of a log or a stream that a restore leaves out: leaders of the time after the dump may have had them. An add in
-doubt then never takes the entry of a later leader for its own (rule P6), and no two leaders of a stream write at one
-place (rule T1)."""
-
 LOGS_PREFIX = "logs/n"
 
 
@@ -140,12 +135,13 @@ async def restore(
     """
     from octavo.cli.output import print_json, print_line, progress_bar
     from octavo.metadata.connect import create_metadata_store
-    from octavo.metadata.dump import first_restored_id
+    from octavo.metadata.dump import first_restored_id, restored_terms_skipped
     from octavo.metadata.garbage_hold import GarbageHold, set_hold
     from octavo.metadata.records import ClusterOrigin
 
     facts, end = _verified(file)
-    first_id = first_restored_id(end)
+    age = datetime.now(UTC) - facts.dumped_at
+    first_id, terms_skipped = first_restored_id(end, age), restored_terms_skipped(age)
     reason = f"the metadata were restored from a dump of {facts.dumped_at.isoformat(timespec='seconds')}"
     restored = 0
     async with await create_metadata_store(session.metadata_uri, ClusterOrigin(facts.cluster_id, first_id)) as store:
@@ -153,7 +149,7 @@ async def restore(
         await set_hold(store, GarbageHold(reason, datetime.now(UTC)))
         with progress_bar("restoring", end.records) as progress:
             try:
-                for record in _restorable(file):
+                for record in _restorable(file, terms_skipped):
                     await _restore_record(store, record)
                     restored += 1
                     progress(restored, f"{restored:,}")
@@ -182,7 +178,7 @@ def _verified(file: Path) -> "tuple[ClusterFacts, DumpEnd]":
             case DumpEnd():
                 end = part
             case _:
-                _with_later_terms(part)  # a log that cannot be understood is noticed before anything is changed
+                _with_later_terms(part, 0)  # a log that cannot be understood is noticed before anything is changed
     assert facts is not None
     assert end is not None
     return facts, end
@@ -196,16 +192,16 @@ def _parts(file: Path, read: Any) -> Iterator[Any]:
         raise CommandError(f"cannot read {file}: {error.strerror or error}") from error
 
 
-def _restorable(file: Path) -> "Iterator[DumpRecord]":
+def _restorable(file: Path, terms_skipped: int) -> "Iterator[DumpRecord]":
     """The records of a verified dump as they are to be stored."""
     from octavo.metadata.dump import ClusterFacts, DumpEnd, read_dump
 
     for part in _parts(file, read_dump):
         if not isinstance(part, ClusterFacts | DumpEnd):
-            yield _with_later_terms(part)
+            yield _with_later_terms(part, terms_skipped)
 
 
-def _with_later_terms(record: "DumpRecord") -> "DumpRecord":
+def _with_later_terms(record: "DumpRecord", terms_skipped: int) -> "DumpRecord":
     """The record; the list of a log gets a term that no leader has had, and a stream gets one next. The document of a
     log that is a stream has no term."""
     from octavo.client.log.document import LogDocument
@@ -216,13 +212,13 @@ def _with_later_terms(record: "DumpRecord") -> "DumpRecord":
     from octavo.metadata.registration import Cookie
 
     if not isinstance(record, LedgerMetadata | Cookie | Document):
-        return record.restored(TERMS_SKIPPED)
+        return record.restored(terms_skipped)
     if not isinstance(record, Document) or not record.name.startswith(LOGS_PREFIX):
         return record
     log = decode_any_log(record.value, name_of_document(record.name))
     if not isinstance(log, LogDocument):
         return record
-    return Document(record.name, replace(log, term=log.term + TERMS_SKIPPED).encode())
+    return Document(record.name, replace(log, term=log.term + terms_skipped).encode())
 
 
 async def _restore_record(store: "MetadataStore", record: "DumpRecord") -> None:

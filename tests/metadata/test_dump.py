@@ -1,7 +1,7 @@
 """Dumps: what is written is read back; nothing damaged, cut or foreign is taken for a dump; restores begin empty."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.connect import create_metadata_store
 from octavo.metadata.dump import (
     RESTORED_IDS_SKIPPED,
+    RESTORED_TERMS_SKIPPED,
     ClusterFacts,
     Document,
     DumpEnd,
@@ -18,11 +19,12 @@ from octavo.metadata.dump import (
     DumpWriter,
     first_restored_id,
     read_dump,
+    restored_terms_skipped,
 )
 from octavo.metadata.garbage_hold import DOCUMENT, GarbageHold, decode_hold, encode_hold, read_hold, set_hold
 from octavo.metadata.records import ClusterOrigin
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
-from octavo.protocol.ids import ID_MAX, LedgerId
+from octavo.protocol.ids import ID_MAX, TERM_MAX, LedgerId
 from support.ledger_metadata import fragment, open_ledger
 from support.memory_stores import memory_uri
 from support.metadata_clusters import cookie, registration
@@ -79,9 +81,20 @@ def test_other_files_are_refused(content: bytes) -> None:
 
 
 def test_a_restored_cluster_leaves_out_the_ids_of_the_time_after_the_dump() -> None:
-    assert first_restored_id(END) == 8 + RESTORED_IDS_SKIPPED
+    assert first_restored_id(END, timedelta(0)) == 8 + RESTORED_IDS_SKIPPED
     with pytest.raises(InvalidArgumentError, match="exhausted"):
-        first_restored_id(DumpEnd(LedgerId(ID_MAX), 0))
+        first_restored_id(DumpEnd(LedgerId(ID_MAX), 0), timedelta(0))
+
+
+def test_a_dump_that_is_restored_again_leaves_out_more_each_time() -> None:
+    """What the first restored cluster has given out, bookies may hold: a second one must not give it out again."""
+    first, second = timedelta(hours=1), timedelta(hours=2)
+    assert first_restored_id(END, second) - first_restored_id(END, first) == 3600 * 2**20
+    assert restored_terms_skipped(second) - restored_terms_skipped(first) == 3600
+    # Clocks that are behind, or far ahead.
+    assert restored_terms_skipped(-first) == restored_terms_skipped(timedelta(0)) == RESTORED_TERMS_SKIPPED
+    assert first_restored_id(END, -first) == first_restored_id(END, timedelta(0))
+    assert restored_terms_skipped(timedelta(days=100_000)) < TERM_MAX // 3
 
 
 @pytest.fixture(params=["sqlite", "zookeeper"])
