@@ -12,7 +12,7 @@ from octavo.pipeline.errors import DataLossError
 from octavo.pipeline.filters import IdBounds
 from octavo.pipeline.options import ClusterOptions, SourceOptions
 from octavo.pipeline.planning import EntryRange, Piece, pieces_of, plan_partitions
-from octavo.protocol.errors import TruncatedError, UnauthorizedError
+from octavo.protocol.errors import NoSuchEntryError, TruncatedError, UnauthorizedError
 
 SKIP_HINT = "(the option failOnDataLoss=false continues without them)"
 
@@ -111,7 +111,10 @@ async def log_pieces(
 
 
 async def _stream_pieces(log: Log, first: int, last: int, passing: IdBounds) -> list[Piece]:
-    """As :func:`log_pieces`, for a stream: one ledger, of which only the log tells where each position is."""
+    """As :func:`log_pieces`, for a stream: one ledger, of which only the log tells where each position is. Raises
+    :class:`NoSuchEntryError` for a position that is not below the end: its place is not known (rule V1)."""
+    if last >= log.end and last >= await log.refresh():
+        raise NoSuchEntryError(f"log {log.name}: position {last} is not below its end, {log.end}")
     pieces: list[Piece] = []
     position = first
     while position <= last:
