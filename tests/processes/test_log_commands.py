@@ -124,7 +124,7 @@ def test_create_list_show_and_delete(cluster: Up) -> None:
     assert b"shop/orders\n" in cluster.run("log", "list").stdout
     assert cluster.run("log", "append", "shop/orders", stdin=b"a\nb\n").status == 0
     shown = show(cluster, "shop/orders")
-    assert (shown["name"], shown["layout"], shown["first_position"], shown["end"]) == ("shop/orders", "chain", 0, 2)
+    assert (shown["name"], shown["layout"], shown["first_position"], shown["end"]) == ("shop/orders", "stream", 0, 2)
     assert (shown["term"], shown["leader"], shown["cursors"]) == (1, None, [])
     assert shown["retention"] == {"seconds": None, "bytes": 1000, "cursors": False}
     assert [(segment["first_position"], segment["entries"]) for segment in shown["segments"]] == [(0, 2)]
@@ -271,16 +271,21 @@ def test_a_line_too_long_is_named_and_those_before_it_are_counted(cluster: Up, n
     assert cluster.run("log", "read", new_log).stdout == b"fine\n" * end
 
 
-def test_retention_by_size_drops_whole_segments_behind_the_cursors(cluster: Up) -> None:
-    assert cluster.run("log", "create", "kept", "--retain-bytes", 1, "--retain-cursors").status == 0
+@pytest.mark.parametrize(("layout", "kept"), [("chain", b"2\n3\n"), ("stream", b"3\n")])
+def test_retention_by_size_drops_whole_segments_behind_the_cursors(cluster: Up, layout: str, kept: bytes) -> None:
+    """A chain keeps the last two segments, which the next leader recovers."""
+    name = f"kept-{layout}"
+    created = cluster.run("log", "create", name, "--layout", layout, "--retain-bytes", 1, "--retain-cursors")
+    assert created.status == 0
     for number in range(4):
-        assert cluster.run("log", "append", "kept", stdin=b"%d\n" % number).status == 0
-    with Running(cluster, "tail", "kept", "--cursor", "one") as tail:
+        assert cluster.run("log", "append", name, stdin=b"%d\n" % number).status == 0
+    with Running(cluster, "tail", name, "--cursor", "one") as tail:
         assert [tail.line() for _ in range(4)] == [b"0", b"1", b"2", b"3"]
-        wait_until(lambda: cursor_positions(cluster, "kept") == {"one": 4}, "the cursor is stored")
-    assert show(cluster, "kept")["drops_below"] == 2
-    assert cluster.run("log", "retain", "kept", "--json").json == {"name": "kept", "first_position": 2}
-    assert cluster.run("log", "read", "kept").stdout == b"2\n3\n"
+        wait_until(lambda: cursor_positions(cluster, name) == {"one": 4}, "the cursor is stored")
+    first = int(kept[:1])
+    assert show(cluster, name)["drops_below"] == first
+    assert cluster.run("log", "retain", name, "--json").json == {"name": name, "first_position": first}
+    assert cluster.run("log", "read", name).stdout == kept
 
 
 def test_bench_log_measures_both_ways_and_names_the_parts_of_a_failover(cluster: Up) -> None:
