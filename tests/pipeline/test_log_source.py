@@ -184,7 +184,10 @@ def test_a_log_that_is_led_is_read_without_disturbing_its_leader(
 
     async def scenario(client: octavo.Client) -> None:
         async with client.create_log(name, layout=layout) as log, log.lead() as writer:
-            await writer.add_many(PAYLOADS[:10])
+            await writer.add_many(PAYLOADS[:5])
+            if layout == "stream":
+                await writer.change(ensemble_size=2, write_quorum=2)
+            await writer.add_many(PAYLOADS[5:10])
             assert await collect(log, 0, 10) == PAYLOADS[:10]
             found = await asyncio.to_thread(lambda: values(scan(spark, cluster.uri, log=name)))
             assert found == numbered(0, 10)

@@ -13,6 +13,7 @@ from octavo.client.client import Client
 from octavo.client.log.document import Retention
 from octavo.client.log.entries import Gap, LogEntry
 from octavo.client.log.log import Log
+from octavo.client.log.stream_document import stream_term
 from octavo.client.log.writer import LogWriter
 from octavo.metadata.stream_changes import BeginTakeover
 from octavo.metadata.update import update_stream
@@ -26,9 +27,11 @@ from octavo.protocol.errors import (
     PositionMismatchError,
     TruncatedError,
 )
+from octavo.protocol.quorums import Quorums
 from simulation.chain_history import ChainHistory
 from simulation.history import Violation
 from simulation.log_history import Fate, Leader, LogHistory
+from simulation.plan import Plan
 from simulation.stream_history import StreamLogHistory
 from simulation.workload import note_answer
 from simulation.world import ClientHost, World
@@ -112,6 +115,7 @@ class Leading(LogApplication):
         self._cancels = rng.random() < 0.3
         self._duels = rng.choice((0.0, 0.3, 1.0))
         """How often it does not wait for the lock."""
+        self._changing = world.rng_for(f"quorums of {name}")
 
     async def run(self, host: ClientHost, client: Client) -> None:
         while self.adds > 0 and not self.ended():
@@ -176,10 +180,23 @@ class Leading(LogApplication):
             await asyncio.wait(list(pending))
 
     async def _disturb(self, log: Log, writer: LogWriter, leader: Leader) -> None:
-        if self.rng.random() < 0.5:
-            await writer.roll()
-        else:
+        if self.rng.random() >= 0.5:
             await truncate(self.world, log, leader.log, self.rng)
+        elif isinstance(leader.log, StreamLogHistory) and self._changing.random() < 0.5:
+            await self._change_quorums(writer, leader.log)
+        else:
+            await writer.roll()
+
+    async def _change_quorums(self, writer: LogWriter, history: StreamLogHistory) -> None:
+        """Store what comes with other quorums, and check that they stand if the leader was told so."""
+        size, write, ack = wanted = self._changing.choice(other_quorums(self.world.plan))
+        await writer.change(ensemble_size=size, write_quorum=write, ack_quorum=ack)
+        self.world.trace.count("log: quorums changed")
+        if history.deleted or writer.lost.is_set():
+            return
+        last = history.roots.current.last_fragment
+        if last.first_term == stream_term(writer.term) and last.quorums != Quorums(*wanted):
+            raise Violation("T13", f"log {self.name}: {writer} has changed to {wanted}; {last.quorums} stand")
 
     async def _add(self, host: ClientHost, writer: LogWriter, leader: Leader, index: int) -> None:
         world, rng = self.world, self.rng
@@ -222,6 +239,13 @@ class Leading(LogApplication):
                     if self.ended():
                         return
                 await asyncio.sleep(0.05)
+
+
+def other_quorums(plan: Plan) -> list[tuple[int, int, int]]:
+    """What leaders change the quorums of a log to and fro. The ack quorum stays: the plan allows for as many lost disks
+    as it bears."""
+    size, write, ack = plan.quorums
+    return [(size, write, ack), (write, write, ack), (size, size, ack), (ack, ack, ack)]
 
 
 class Following(LogApplication):

@@ -170,6 +170,8 @@ class StreamRoots:
             raise Violation("T1", step)
         elif before.state is StreamState.OPEN and after.last_fragment.first_term != before.last_fragment.first_term:
             raise Violation("T2", f"{step}, and was not taken over")
+        elif before.state is not StreamState.OPEN and after.last_fragment.quorums != before.last_fragment.quorums:
+            raise Violation("T13", f"{step}: {before.last_fragment.quorums} became {after.last_fragment.quorums}")
         if after.start > max(before.start, before.last_fragment.first_position):
             raise Violation("U4", f"{step}: begins at {after.start}, in its last fragment")
 
