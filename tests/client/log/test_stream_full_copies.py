@@ -114,6 +114,29 @@ async def test_a_roll_and_a_renewal_record_what_they_leave_behind_and_wait_for_n
     assert (await root_of(logs)).last_fragment.debt == NO_DEBT
 
 
+async def test_each_term_owes_copies_by_its_own_quorums(logs: LogCluster) -> None:
+    """Rule T13: the third bookie answers no adds, and is not a member of every term."""
+    log = await recorded_log(logs)
+    writer = await log.lead()
+    silent = logs.bookies[2]
+    silent.hold(Op.ADD)
+    await writer.add(b"x")
+    members = [True]
+    for size, write, ack in ((3, 3, 1), (2, 2, 1), (3, 3, 2), (2, 2, 1)):
+        await writer.change(ensemble_size=size, write_quorum=write, ack_quorum=ack)
+        await writer.add_many([b"x"] * 3)
+        members.append(silent.bookie_id in (await root_of(logs)).last_fragment.bookies)
+    await writer.close()
+    root = await root_of(logs)
+    wanted = []
+    for fragment, has in zip(root.fragments, members, strict=True):
+        end = root.last_place_of(fragment)
+        assert end is not None
+        wanted.append(Debt(fragment.first_entry_id, end) if has else NO_DEBT)
+    assert [one.debt for one in root.fragments] == wanted
+    assert NO_DEBT in wanted, "a term without it owes nothing"
+
+
 async def test_what_a_takeover_ends_is_owed_whole(logs: LogCluster) -> None:
     """Which entries of a writer that is gone have all copies is not known: repair asks (rule G6)."""
     log = await recorded_log(logs)
