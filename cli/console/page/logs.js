@@ -26,7 +26,9 @@ export async function logPage(state, again, name) {
     h("section", { class: "panel" }, facts([
       ["Leader", log.leader === null ? h("span", { class: "warn" }, "none") : foreign(log.leader)],
       ["Positions", `${count(log.first_position)} to ${count(log.end)}${log.end_is_known ? "" : ", and on: the log has a password, or this console has not the role read, so the end is not known here"}`],
-      ["Term", count(log.term)], ["Closed segments", bytes(log.bytes)], ["Keeps", keeps.join(", ") || "everything"],
+      ["Term", count(log.term)], ["Closed segments", bytes(log.bytes)],
+      ["Shape", `ensemble ${log.quorums[0]}, write quorum ${log.quorums[1]}, ack quorum ${log.quorums[2]}`],
+      ["Keeps", keeps.join(", ") || "everything"],
       log.gaps.length ? ["Given up", log.gaps.map(([first, last]) => `${first} to ${last}`).join(", ")] : null,
     ])),
     h("section", { class: "panel" }, h("h2", {}, "Cursors"), table(null,
@@ -34,9 +36,9 @@ export async function logPage(state, again, name) {
       log.cursors.map((one) => [foreign(one.name), count(one.position), count(one.behind), one.touched_at.slice(0, 19).replace("T", " ")]))),
     h("section", { class: "panel" }, h("h2", {}, "Segments"),
       log.paged_segments ? h("p", { class: "quiet" }, `${count(log.paged_segments)} older segments are not shown.`) : null,
-      table(null, [narrow("Ledger"), number("First position"), number("Entries"), number("Payload"), number("Term"), column("Created")],
+      table(null, [narrow("Ledger"), number("First position"), number("Entries"), number("Payload"), number("Term"), narrow("E/Qw/Qa"), column("Created")],
         [...log.segments].reverse().map((one) => [h("a", { href: `#/ledgers/${one.ledger_id}` }, String(one.ledger_id)),
           count(one.first_position), one.entries === null ? "being written" : count(one.entries), bytes(one.bytes), count(one.term),
-          one.created_at.slice(0, 19).replace("T", " ")]))),
+          one.quorums === null ? "" : one.quorums.join("/"), one.created_at.slice(0, 19).replace("T", " ")]))),
   ];
 }
