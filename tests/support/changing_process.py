@@ -17,11 +17,8 @@ import sys
 
 import octavo
 
-ADDERS = 4
+ADDERS = 2
 """Tasks that add one entry after another."""
-
-PAUSE_SECONDS = 0.002
-"""Pause of each of them between two adds."""
 
 
 def tell(*words: object) -> None:
@@ -35,7 +32,6 @@ async def add(writer: octavo.LogWriter, numbers: "itertools.count[int]") -> None
         number = next(numbers)
         position = await writer.add(b"%d:%d" % (os.getpid(), number))
         tell("acked", position, number)
-        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def main(uri: str, name: str) -> None:
