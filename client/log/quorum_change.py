@@ -16,7 +16,7 @@ class QuorumChange:
 
     def __post_init__(self) -> None:
         if (self.ensemble_size, self.write_quorum, self.ack_quorum) == (None, None, None):
-            raise InvalidArgumentError("give at least one of ensemble_size, write_quorum and ack_quorum")
+            raise InvalidArgumentError("give at least one of ensemble size, write quorum and ack quorum")
 
     def of(self, present: Quorums) -> Quorums:
         """The quorums after the change of ``present``. Raises :class:`InvalidArgumentError` if there are none such."""

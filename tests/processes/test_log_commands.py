@@ -335,6 +335,28 @@ def test_a_stream_is_sealed_and_shown_with_its_layout(cluster: Up, new_stream: s
     assert cluster.run("log", "delete", new_stream).status == 0
 
 
+def test_quorums_of_a_stream_are_changed_and_its_leader_is_told(cluster: Up, new_stream: str) -> None:
+    with Running(cluster, "append", new_stream, "--positions") as leader:
+        leader.send(b"one\n")
+        assert leader.line() == b"0"
+        refused = cluster.run("log", "change", new_stream, "--write-quorum", 4)
+        refused.failed_with_one_line(2, "E=3, Qw=4")
+        cluster.run("log", "change", new_stream).failed_with_one_line(2, "at least one of ensemble size")
+        leader.send(b"two\n")
+        assert leader.line() == b"1", "it was not disturbed"
+        changed = cluster.run("log", "change", new_stream, "-E", 2, "-W", 2, "--json")
+        assert changed.json == {"name": new_stream, "quorums": [2, 2, 2], "end": 2}
+        assert leader.process.wait(WAIT_SECONDS) == 1
+    assert cluster.run("log", "append", new_stream, stdin=b"three\n").status == 0
+    assert [one["quorums"] for one in show(cluster, new_stream)["segments"]] == [[3, 3, 2], [2, 2, 2]]
+    assert b"E=2, Qw=2, Qa=2" in cluster.run("log", "show", new_stream).stdout
+    assert cluster.run("log", "read", new_stream).stdout == b"one\ntwo\nthree\n"
+
+
+def test_quorums_of_a_chain_are_not_changed(cluster: Up, new_chain: str) -> None:
+    cluster.run("log", "change", new_chain, "-E", 2).failed_with_one_line(2, new_chain, "only streams")
+
+
 def test_a_chain_is_not_sealed(cluster: Up, new_chain: str) -> None:
     cluster.run("log", "seal", new_chain).failed_with_one_line(2, new_chain, "cannot be sealed")
 
