@@ -30,6 +30,11 @@ class ActiveSegment:
         assert self._listener is not None, "nothing was sent before the listener came"
         self._listener.segment_acknowledged(self, self.first_position + last + 1)
 
+    def full(self, entries: int, payload_bytes: int) -> None:
+        """So many further entries of the ledger have all of the copies that they require."""
+        assert self._listener is not None, "nothing was sent before the listener came"
+        self._listener.segment_full(self, entries, payload_bytes)
+
     def failed(self, error: OctavoError) -> None:
         """The ledger's writer failed."""
         self.failure = error
@@ -42,6 +47,9 @@ class SegmentListener(Protocol):
 
     def segment_acknowledged(self, segment: ActiveSegment, stop: int) -> None:
         """Everything in the segment below the position ``stop`` is acknowledged."""
+
+    def segment_full(self, segment: ActiveSegment, entries: int, payload_bytes: int) -> None:
+        """So many further entries have all of their copies; only of a segment that requires them (rule G2)."""
 
     def segment_failed(self, segment: ActiveSegment, error: OctavoError) -> None:
         """The segment takes no more adds."""

@@ -85,6 +85,13 @@ class AddFront(AddWindow):
         self._promised = False
         """An add that is collected expects the position that it has among them: none of them is withdrawn."""
         self._accepting = True
+        self._room_until_full = False
+        """Whether an entry takes room until it has all of its copies, and not only until it is acknowledged (rule
+        G2)."""
+        self._short_entries = 0
+        """Acknowledged entries that take room, as they lack copies."""
+        self._short_bytes = 0
+        """Their payload bytes."""
         self._many: WeakKeyDictionary[asyncio.Future[int], int] = WeakKeyDictionary()
         """How many payloads the ``add_many`` of a future has."""
         self._queue: deque[_Waiting] = deque()
@@ -316,14 +323,17 @@ class AddFront(AddWindow):
             futures = run.futures
             if taken >= len(futures):
                 runs.popleft()
-                self._free_entries += len(futures)
-                self._free_bytes += run.bytes
+                freed = run.bytes
             else:
                 futures, run.futures = futures[:taken], futures[taken:]
                 freed = sum(map(len, run.payloads[:taken]))
                 run.payloads = run.payloads[taken:]
                 run.bytes -= freed
-                self._free_entries += taken
+            if self._room_until_full:
+                self._short_entries += len(futures)
+                self._short_bytes += freed
+            else:
+                self._free_entries += len(futures)
                 self._free_bytes += freed
             for position, future in enumerate(futures, run.first):
                 # Done already if the caller was cancelled; the entry was added all the same.
@@ -336,6 +346,15 @@ class AddFront(AddWindow):
         self._frame_acknowledged()
         if self._flushes:
             self._settle_flushes()
+
+    def _have_copies(self, entries: int, payload_bytes: int) -> None:
+        """So many acknowledged entries need no more copies: their room is free."""
+        self._short_entries -= entries
+        self._short_bytes -= payload_bytes
+        self._free_entries += entries
+        self._free_bytes += payload_bytes
+        if self._queue:
+            self._admit()
 
     def _settle_flushes(self) -> None:
         """Answer the flushes of adds that are all acknowledged, or were withdrawn."""

@@ -46,6 +46,7 @@ class ChainLead:
         self.name = document.name
         self.log_id = document.log_id
         self.term = document.term
+        self.requires_copies = False
         self.active = active
         self.upkeep = Housekeeper(access, self.name, self.log_id)
         self._access = access
@@ -62,6 +63,9 @@ class ChainLead:
         made_at_ms = next((s.created_at_ms for s in document.segments if s.ledger_id == active.ledger_id), 0)
         active.writer.seal_not_before(made_at_ms)  # rule P10: readers take entries sealed before for another ledger's
         active.full_at = self._access.options.log_segment_bytes
+
+    def lacking_copies(self) -> None:
+        """As :meth:`LogLead.lacking_copies`: nothing."""
 
     def reach_of(self, ledger_id: LedgerId, acknowledged_stop: int) -> Reach | None:
         """As :meth:`LogLead.reach_of`."""
@@ -172,7 +176,7 @@ class ChainLead:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    async def rest(self) -> None:
+    async def rest(self, seconds: float) -> None:
         """Close the segments and note their ends, so that the next leader has nothing to recover."""
         ends: dict[LedgerId, SegmentEnd] = {}
         with contextlib.suppress(OctavoError):

@@ -43,6 +43,9 @@ class LogLead(Protocol):
     term: int
     """Of this leader: higher than that of every leader before."""
 
+    requires_copies: bool
+    """Whether an entry takes room in the window until it has all of its copies (rule G2)."""
+
     @property
     def active(self) -> ActiveSegment:
         """What is written now."""
@@ -76,8 +79,14 @@ class LogLead(Protocol):
     async def look_after(self) -> None:
         """What is done once a minute, whether there is anything to be tidied or not."""
 
-    async def rest(self) -> None:
-        """Give the log an end that the next leader need not look for. Everything sent is acknowledged, or given up."""
+    async def rest(self, seconds: float) -> None:
+        """Give the log an end that the next leader need not look for, within this time. Everything sent is
+        acknowledged, or given up. Raises :class:`UnderReplicatedError` if entries do not have the copies that they
+        require: then nothing has changed (rule G4)."""
+
+    def lacking_copies(self) -> OctavoError | None:
+        """What :meth:`rest` would raise for lack of copies if it did not wait for them; None if there are all that are
+        required."""
 
     async def watch(self, on_end: Callable[[OctavoError], None]) -> None:
         """Watch the metadata; tell ``on_end`` that the log is deleted, or that another client leads."""

@@ -83,6 +83,8 @@ class Logs:
         failures: list[OctavoError] = []
         for group in (list(self._writers), list(self._handles)):
             results = await asyncio.gather(*(one.close() for one in group), return_exceptions=True)
+            # Those whose entries lack copies that they require: the next leader's takeover records what is missing.
+            await asyncio.gather(*(one.abandon() for one in group if isinstance(one, LogWriter) and not one.closed))
             for result in results:
                 if isinstance(result, OctavoError):
                     failures.append(result)
@@ -137,7 +139,7 @@ class LogFace:
         private: bool = False,
         retention: Retention | None = None,
         layout: Layout = "stream",
-        full_copies: Literal["recorded"] | None = None,
+        full_copies: Literal["recorded", "required"] | None = None,
     ) -> Opening[Log]:
         """A new log; ``await`` it, or ``async with`` it. Nothing is written yet: become its leader with ``log.lead()``.
 
@@ -146,9 +148,12 @@ class LogFace:
         the front; by default nothing. ``private``: bookies give the entries only to clients that have the password, and
         to repairs.
 
-        ``full_copies="recorded"``, with ``layout="stream"`` only: the metadata name the entries that may have fewer
-        than ``write_quorum`` copies, for repair to copy. Closing the leader's writer waits up to
-        ``full_copies_patience_seconds`` for missing copies.
+        ``full_copies``, with ``layout="stream"`` only; an add returns with ``ack_quorum`` copies whatever it says. With
+        ``"recorded"`` the metadata name the entries that may have fewer than ``write_quorum`` copies, for repair to
+        copy. Closing the leader's writer waits up to ``full_copies_patience_seconds`` for missing copies. With
+        ``"required"`` the leader keeps the bytes of such entries and copies them itself: they take room in its window,
+        so adds wait once it is full, and closing raises :class:`UnderReplicatedError`, while fewer than
+        ``write_quorum`` bookies can be written. What a leader that is gone has left is recorded as with ``"recorded"``.
 
         Raises :class:`LogExistsError`, :class:`InvalidArgumentError`.
         """
@@ -159,8 +164,10 @@ class LogFace:
             check_retention(retention)
         if layout not in ("chain", "stream"):
             raise InvalidArgumentError(f"layout must be 'chain' or 'stream', not {layout!r}")
-        if full_copies not in (None, "recorded"):
-            raise InvalidArgumentError(f"full_copies of a log must be 'recorded' or None, not {full_copies!r}")
+        if full_copies not in (None, "recorded", "required"):
+            raise InvalidArgumentError(
+                f"full_copies of a log must be 'recorded', 'required' or None, not {full_copies!r}"
+            )
         if full_copies is not None and layout != "stream":
             raise InvalidArgumentError("full_copies is for logs with layout='stream' only")
         kept = None if full_copies is None else FullCopies(full_copies)

@@ -26,6 +26,7 @@ from octavo.client.log.update import explain_missing, read_root
 from octavo.client.log.writer import LogWriter
 from octavo.client.stream.streams import NewTermSegment, checked_secrets
 from octavo.client.stream.term_segment import TermSegment
+from octavo.client.write.writer import DRAIN_SHARE
 from octavo.metadata.paging import tidy_stream
 from octavo.metadata.store import Lease, Versioned
 from octavo.metadata.stream_model import StreamMetadata
@@ -76,6 +77,7 @@ class StreamLead:
         self.name = document.name
         self.log_id = document.log_id
         self.term = 0
+        self.requires_copies = False
         self.upkeep = upkeep
         self.active: StreamSegment
         self._document = document
@@ -101,6 +103,7 @@ class StreamLead:
                 except TermOverError:
                     continue  # a rival's success; the next attempt pauses first (rule T10)
                 self.term = log_term(self.active.writer.stream.last_fragment.first_term)
+                self.requires_copies = self.active.writer.requires_copies
                 return
         raise self._not_leader("other clients have taken it over again and again")
 
@@ -113,6 +116,7 @@ class StreamLead:
             self._token,
             sealed_at_ms_min,
             on_acknowledged=segment.acknowledged,
+            on_full=segment.full,
             on_failure=segment.failed,
             on_term=self._on_root,
         )
@@ -208,12 +212,20 @@ class StreamLead:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    async def rest(self) -> None:
+    async def rest(self, seconds: float) -> None:
         """As :meth:`LogLead.rest`."""
+        await self.active.writer.wait_copies(seconds * DRAIN_SHARE)
+        lacking = self.lacking_copies()
+        if lacking is not None:
+            raise lacking
         try:
             await self.active.writer.close()
         except OctavoError as error:
             log.warning("log %s: its stream was not laid to rest: %s", self.name, error.message)
+
+    def lacking_copies(self) -> OctavoError | None:
+        """As :meth:`LogLead.lacking_copies`."""
+        return self.active.writer.lacking_copies()
 
     async def watch(self, on_end: Callable[[OctavoError], None]) -> None:
         """See that the log is deleted. The segment itself sees that its term is over."""

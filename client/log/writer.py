@@ -49,6 +49,7 @@ from octavo.protocol.errors import (
     NotLeaderError,
     OctavoError,
     UnauthorizedError,
+    UnderReplicatedError,
 )
 from octavo.protocol.ids import LedgerId
 
@@ -111,6 +112,7 @@ class LogWriter(AddFront, Closable):
         self._on_close = on_close
         self._life = Life.WRITING
         self._active = lead.active
+        self._room_until_full = lead.requires_copies
         self._active_since = self._loop.time()
         self._failure: OctavoError | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -171,7 +173,7 @@ class LogWriter(AddFront, Closable):
         """Raise what an add would be refused with now."""
         if self._failure is not None:
             raise copy_error(self._failure)
-        if self._closing is not None:
+        if self._closing is not None or not self._accepting:
             raise ClientClosedError(f"log {self._name}: this writer is closed")
 
     # --- the active segment -------------------------------------------------------------------------------------------
@@ -200,6 +202,11 @@ class LogWriter(AddFront, Closable):
             self._drained = None
             if not drained.done():
                 drained.set_result(None)
+
+    def segment_full(self, segment: ActiveSegment, entries: int, payload_bytes: int) -> None:
+        """So many further entries of the segment have all of their copies."""
+        if segment is self._active:
+            self._have_copies(entries, payload_bytes)
 
     @property
     def _in_flight(self) -> bool:
@@ -281,6 +288,8 @@ class LogWriter(AddFront, Closable):
         self._move(Life.WRITING)
         self._forget_segment()
         self._acknowledge(stop)
+        # What the segments before lack is recorded by the takeover, and no longer this writer's to copy (rule G5).
+        self._have_copies(self._short_entries, self._short_bytes)
         if self._listen_to(active):
             self._release()
 
@@ -341,8 +350,9 @@ class LogWriter(AddFront, Closable):
         What has been added stays as it is. Adds wait meanwhile, and none fails. Only for logs with the layout stream.
 
         May be called again after any failure, with the same values. Raises :class:`InvalidArgumentError` (a chain; or
-        E >= Qw >= Qa would not hold), :class:`NotEnoughBookiesError` and :class:`MetadataUnavailableError`, and nothing
-        has changed then; else as :meth:`add` when the writer fails.
+        E >= Qw >= Qa would not hold), :class:`NotEnoughBookiesError`, :class:`MetadataUnavailableError` and, of a log
+        that requires all copies, :class:`UnderReplicatedError` (entries of the present term lack some), and nothing has
+        changed then; else as :meth:`add` when the writer fails.
         """
         check_loop(self._loop)
         change = QuorumChange(ensemble_size, write_quorum, ack_quorum)
@@ -466,17 +476,22 @@ class LogWriter(AddFront, Closable):
         """Wait for pending adds, close the segment, give the lead back; within ``close_timeout_seconds``.
 
         Any task may call it, any number of times: all calls share one closing, and cancelling one leaves it going on.
-        Raises the writer's failure if an add was lost to it.
+        Raises the writer's failure if an add was lost to it. Raises :class:`UnderReplicatedError` for a log that
+        requires all copies, while entries lack some (rule G4): nothing is lost, the writer takes no adds, goes on
+        copying and keeps the lead, and the next call tries again. Closing the client gives the lead back all the same.
         """
         check_loop(self._loop)
-        if self._closing is None:
-            self._closing = self._loop.create_task(self._close(), name=f"octavo closing of log {self._name}")
-        await asyncio.wait([self._closing])
-        self._closing.result()
+        closing = self._closing
+        if closing is None:
+            closing = self._loop.create_task(self._close(), name=f"octavo closing of log {self._name}")
+            self._closing = closing
+        await asyncio.wait([closing])
+        closing.result()
 
     async def _close(self) -> None:
         deadline = self._loop.time() + self._options.close_timeout_seconds
         failure: OctavoError | None = None
+        short: OctavoError | None = None
         try:
             self._stop_accepting()
             pending = bool(self._runs or self._payloads or self._queue)
@@ -487,21 +502,42 @@ class LogWriter(AddFront, Closable):
                 failure = copy_error(self._failure)
             elif self._runs or self._payloads or self._queue:
                 failure = _not_leader(self._name, "it was closed before the add was acknowledged")
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout_at(deadline):
                     await self._stop_rolling()
-                    await self._close_log()
+                    await self._close_log(deadline)
+            except TimeoutError:
+                short = self._lead.lacking_copies()
+            except UnderReplicatedError as error:
+                short = error
+            if self._life is not Life.WRITING:
+                short = None  # what it lacks is no longer for this client to copy
         finally:
-            self._end(failure or ClientClosedError(f"log {self._name}: this writer is closed"))
-            await self._let_go()
+            if short is None:
+                self._end(failure or ClientClosedError(f"log {self._name}: this writer is closed"))
+                await self._let_go()
+        if short is not None:
+            self._closing = None  # the next call tries again
+            raise short
         if failure is not None:
             raise failure
 
-    async def _close_log(self) -> None:
+    async def _close_log(self, deadline: float) -> None:
         """Give the log an end, so that the next leader has nothing to recover."""
         if self._life in (Life.WRITING, Life.LOST):
             async with self._turns:
-                await self._lead.rest()
+                await self._lead.rest(deadline - self._loop.time())
+
+    async def abandon(self) -> None:
+        """Give the lead back, and leave the log as a crash would. Used only inside this package, after a close that has
+        left the writer as it was."""
+        self._closing = self._loop.create_task(self._abandon(), name=f"octavo closing of log {self._name}")
+        await asyncio.wait([self._closing])
+        self._closing.result()
+
+    async def _abandon(self) -> None:
+        self._end(ClientClosedError(f"log {self._name}: this writer is closed"))
+        await self._let_go()
 
     async def _let_go(self) -> None:
         await self._supervisor.close()

@@ -14,7 +14,13 @@ from octavo.metadata.debts import FullCopies
 from octavo.metadata.store import Version, Versioned
 from octavo.metadata.stream_model import FIRST_TERM, StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
-from octavo.protocol.errors import MetadataUnavailableError, NoSuchLedgerError, OctavoError, UnauthorizedError
+from octavo.protocol.errors import (
+    LedgerKindError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    OctavoError,
+    UnauthorizedError,
+)
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
@@ -30,6 +36,9 @@ class NewTermSegment:
     """Of a leader that takes over from itself: the time that it has sealed last (rule P10)."""
     on_acknowledged: Callable[[int], None]
     """Told the last place each time more is acknowledged."""
+    on_full: Callable[[int, int], None]
+    """Told how many further entries, of how many payload bytes, have all of their copies; only of a stream that
+    requires them (rule G2)."""
     on_failure: Callable[[OctavoError], None]
     on_term: Callable[[Versioned[StreamMetadata]], object]
     """Told of each term that a renewal opens."""
@@ -144,10 +153,12 @@ class Streams:
 
     async def take_over(self, ledger_id: LedgerId, *, password: bytes = b"") -> TermWriter:
         """Take a stream over, and return the writer of its new term. Raises as :meth:`StreamTaker.take_over`, and
-        :class:`UnauthorizedError` for a wrong password (rule F0), before anything is fenced."""
+        :class:`UnauthorizedError` for a wrong password (rule F0), before anything is fenced; likewise
+        :class:`LedgerKindError` for a stream that requires all copies, which only a log's writer can keep."""
         stream = await self._tools.store.read_stream(ledger_id)
         secrets = checked_secrets(stream.value, password)
-        segment_kind(stream.value)  # refuses what this version cannot write
+        if stream.value.full_copies is FullCopies.REQUIRED:
+            raise LedgerKindError(f"stream {ledger_id} requires all copies of its entries: lead its log")
         opened = await self._taker.take_over(stream, secrets)
         return TermWriter(opened, secrets, self._tools, token=self._token)
 
@@ -159,9 +170,7 @@ class Streams:
         *,
         from_itself: bool = False,
     ) -> TermSegment:
-        """Take over the stream of a log. ``from_itself``: as in :meth:`StreamTaker.take_over`; raises as that,
-        and :class:`LedgerKindError` for a stream that this version cannot write."""
-        make = segment_kind(stream.value)  # before anything is fenced
+        """Take over the stream of a log. ``from_itself``: as in :meth:`StreamTaker.take_over`; raises as that."""
         opened = await self._taker.take_over(
             stream,
             secrets,
@@ -169,12 +178,13 @@ class Streams:
             from_itself=from_itself,
             not_before_ms=segment.sealed_at_ms_min if from_itself else None,
         )
-        writer = make(
+        writer = segment_kind(opened.value)(
             opened,
             secrets,
             self._tools,
             token=segment.token,
             on_acknowledged=segment.on_acknowledged,
+            on_full=segment.on_full,
             on_failure=segment.on_failure,
             on_term=segment.on_term,
             sealed_at_ms_min=opened.value.last_fragment.opened_at_ms,

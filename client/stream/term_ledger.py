@@ -40,6 +40,7 @@ def current_term(stream: StreamMetadata) -> LedgerMetadata:
         verifier=key.verifier,
         salt=key.salt,
         private=stream.private,
+        full_copies=stream.full_copies,
         term=stream.term,
         writer_token=stream.owner,
         fenced_at=stream.fenced_at,

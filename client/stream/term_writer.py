@@ -75,6 +75,8 @@ class TermWriter(LedgerWriter):
         self._on_term = on_term
         self._ensembles = Ensembles(tools.pool, tools.placer)
         self._renewing: asyncio.Task[None] | None = None
+        self._given_up: OctavoError | None = None
+        """Why the last renewal was not made, although the writer goes on."""
         self._holds = False
         """Nothing is sent: the term ends with what has been."""
         self._begin_term(value)
@@ -163,8 +165,9 @@ class TermWriter(LedgerWriter):
         """Go on with these quorums, in the next term and on newly placed bookies (rule T13); at once if they are those
         of the present term. Adds go on as in :meth:`renew`.
 
-        Raises :class:`NotEnoughBookiesError`, and what the metadata store raises, before anything is changed: then the
-        present term serves on. Else raises the failure of the writer.
+        Raises :class:`NotEnoughBookiesError`, :class:`UnderReplicatedError` for a stream that requires all copies while
+        some are missing, and what the metadata store raises, before anything is changed: then the present term serves
+        on. Else raises the failure of the writer.
         """
         if self.quorums == quorums:
             return
@@ -174,9 +177,12 @@ class TermWriter(LedgerWriter):
         while self.quorums != quorums:
             self._check_usable()
             if self._renewing is None:
+                self._given_up = None
                 self._begin_renewal(NextTerm(quorums, bookies))
             if self._renewing is not None:
                 await asyncio.wait([self._renewing])
+            if self._given_up is not None:
+                raise self._given_up
 
     def _begin_renewal(self, following: NextTerm | None = None) -> asyncio.Task[None] | None:
         """``following``: for another term than one like the present one."""
@@ -190,18 +196,9 @@ class TermWriter(LedgerWriter):
                 following = NextTerm(self.quorums, await self._bookies_of_next_term())
             self._holds = True
             await self._wait_acknowledged()
-            if self._write_path is not None:
-                await self._write_path.replication.wait_change_settled()
-                # From choosing the end until the outcome is known nothing is sent or acknowledged.
-                self._write_path.replication.stop()
-            pipeline = self._pipeline
-            assert not pipeline.pending, "the end of the term is its last acknowledged entry"
-            assert pipeline.last_add_confirmed is not None, "a term without entries ends below its first place"
-            owed = (self.stream.last_fragment.first_entry_id, pipeline.debt())
-            end = TermEnd(pipeline.last_add_confirmed, pipeline.length, (owed,))
-            renewed = await self._own_term.renew(end, following, self._token(), lambda: self._life.failure is None)
-            if renewed is not None:
-                await self._go_on(renewed)
+            self._given_up = await self._wait_for_copies()
+            if self._given_up is None:
+                await self._end_term(following)
         except OctavoError as error:
             self._fail(error)
         except Exception as error:  # a broken invariant: nothing may be added any more
@@ -213,12 +210,31 @@ class TermWriter(LedgerWriter):
         if self._life.failure is None:
             self._send_waiting()
 
+    async def _end_term(self, following: NextTerm) -> None:
+        """Everything sent is acknowledged: end the term, and go on in the next one."""
+        if self._write_path is not None:
+            await self._write_path.replication.wait_change_settled()
+            # From choosing the end until the outcome is known nothing is sent or acknowledged.
+            self._write_path.replication.stop()
+        pipeline = self._pipeline
+        assert not pipeline.pending, "the end of the term is its last acknowledged entry"
+        assert pipeline.last_add_confirmed is not None, "a term without entries ends below its first place"
+        owed = (self.stream.last_fragment.first_entry_id, pipeline.debt())
+        end = TermEnd(pipeline.last_add_confirmed, pipeline.length, (owed,))
+        renewed = await self._own_term.renew(end, following, self._token(), lambda: self._life.failure is None)
+        if renewed is not None:
+            await self._go_on(renewed)
+
     async def _bookies_of_next_term(self) -> tuple[BookieId, ...]:
         present = self.stream.last_fragment
         try:
             return await self._ensembles.reachable(quorums_of(present), present.bookies)
         except (NotEnoughBookiesError, MetadataUnavailableError):
             return present.bookies  # they may be back before an add has waited too long
+
+    async def _wait_for_copies(self) -> OctavoError | None:
+        """Wait until the term may end as far as its copies are concerned (rule G4); why it may not yet."""
+        return None
 
     async def _wait_acknowledged(self) -> None:
         """Wait until everything sent is acknowledged. Raises the failure of the writer."""

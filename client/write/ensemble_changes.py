@@ -259,7 +259,11 @@ class EnsembleChanges:
             # that of the racks.
             others = iter([one for one in ensemble if one not in self._ensemble])
             ensemble = [one if one in ensemble else next(others) for one in self._ensemble]
-        return self._begin(tuple(ensemble))
+        return self._roll(tuple(ensemble))
+
+    def _roll(self, ensemble: tuple[BookieId, ...]) -> Commit | None:
+        """Go on in a new fragment on these bookies."""
+        return self._begin(ensemble)
 
     def _begin(self, ensemble: tuple[BookieId, ...]) -> Commit:
         replaced = sum(

@@ -16,16 +16,19 @@ below the oldest run of the row, and is counted on from there, never from the LA
 waits for copies any more (:class:`Full`).
 
 *Required.* No run is given up. The writer's window counts what is above the LAFR (rule G2), so that it bounds what is
-kept. An ensemble change starts at LAFR + 1, and copies first (rule G3)::
+kept. A change of the ensemble, and a roll of a stream, start at LAFR + 1, and copy first (rule G3)::
 
-    SEEKING --spares found--> COPYING --each entry up to the LAC is on Qa bookies of the new write set--> COMMITTING
-                               \\--a joiner fails, or no bookie is to be replaced any more--> IDLE
+    SEEKING --bookies found--> COPYING --each entry up to the LAC is on Qa bookies of the new write set--> COMMITTING
+                                \\--a joiner fails, or no bookie is to be replaced any more--> IDLE
 
 A *joiner* is a bookie that is to take a position. While the change is COPYING it is sent everything above the LAFR,
 lowest first, and what it confirms is noted apart: acknowledgements count on the old write sets only, and nothing has
 changed if the joiner fails. From :meth:`FullCopiesPipeline.begin_change` to :meth:`FullCopiesPipeline.commit_change`
 nothing is acknowledged, and no run counts as full: one that the old members complete in that time may not be full with
 the new ones.
+
+Joiners that are slower than the old members would never reach a LAC that goes on rising. So once they have what was
+acknowledged when copying began, acknowledgements are held (:meth:`FullCopiesPipeline.hold`) until they have the rest.
 
 What a joiner confirms counts for one *attempt*: the shell ends the attempt when the joiner's connection breaks, because
 a bookie that comes back may have lost everything, and would not know that it ought to be in doubt: no metadata name it.
@@ -61,7 +64,17 @@ class FullCopiesPipeline(Pipeline):
     """See the module. Sends to a joiner have the position E + the one that it is to take, and the number of the attempt
     as tenure."""
 
-    __slots__ = ("_attempt", "_joiners", "_kept_from", "_length_kept", "_required", "_told_from", "_told_length")
+    __slots__ = (
+        "_attempt",
+        "_copied_from",
+        "_holding",
+        "_joiners",
+        "_kept_from",
+        "_length_kept",
+        "_required",
+        "_told_from",
+        "_told_length",
+    )
 
     def __init__(
         self,
@@ -80,6 +93,10 @@ class FullCopiesPipeline(Pipeline):
         """Payload bytes before that id."""
         self._joiners: dict[int, Joiner] = {}
         self._attempt = 0
+        self._copied_from = first_entry_id
+        """What was not acknowledged when joiners came, begins here."""
+        self._holding = False
+        """Whether acknowledgements wait for the joiners."""
 
     # --- what is known --------------------------------------------------------------------------------------------
 
@@ -87,6 +104,11 @@ class FullCopiesPipeline(Pipeline):
     def last_add_full(self) -> EntryId | None:
         """The highest id such that neither it nor any lower one waits for copies; None before the first."""
         return EntryId(self._kept_from - 1) if self._kept_from else None
+
+    @property
+    def first_not_full(self) -> int:
+        """LAFR + 1."""
+        return self._kept_from
 
     @property
     def is_full(self) -> bool:
@@ -114,14 +136,27 @@ class FullCopiesPipeline(Pipeline):
         bit = 1 << position
         return sum(bool(run.holders & ~run.confirmed & bit) for run in self._runs)
 
+    def acknowledged_lacking(self, position: int) -> list[Run]:
+        """The runs, acknowledged as a whole, that the position has yet to confirm."""
+        bit = 1 << position
+        return [run for run in islice(self._runs, self._head - self._oldest) if run.holders & ~run.confirmed & bit]
+
     @property
     def is_copied(self) -> bool:
         """Whether every acknowledged entry above the LAFR is on Qa bookies of the write set that is to come."""
-        last = self._first_unacknowledged - 1
+        return self._is_copied_below(self._first_unacknowledged)
+
+    @property
+    def is_nearly_copied(self) -> bool:
+        """Whether that is so of the entries that were acknowledged when the joiners came."""
+        return self._is_copied_below(self._copied_from)
+
+    def _is_copied_below(self, stop: int) -> bool:
         return all(
-            self._quorums.first_unacknowledged(run.first, min(run.last, last), self._with_joiners(run))
-            > min(run.last, last)
+            self._quorums.first_unacknowledged(run.first, min(run.last, stop - 1), self._with_joiners(run))
+            > min(run.last, stop - 1)
             for run in islice(self._runs, self._head - self._oldest + 1)
+            if run.first < stop
         )
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -144,12 +179,30 @@ class FullCopiesPipeline(Pipeline):
         assert self._required, "only where copies are required they are made before the change"
         assert self._change is None, "a writer makes one change at a time (rule W5)"
         assert not self._joiners, "likewise"
+        assert not self._holding, "what was held for other joiners has been told"
         self._attempt += 1
         self._joiners = {position: Joiner(self._oldest) for position in positions}
+        self._copied_from = self._first_unacknowledged
+
+    def hold(self) -> None:
+        """Acknowledge nothing until the joiners join, or do not: :meth:`resume`."""
+        assert self._joiners, "there is no one to wait for"
+        self._holding = True
 
     def end_copy(self) -> None:
-        """The joiners do not join: nothing has changed."""
+        """The joiners do not join: nothing has changed. Call :meth:`resume`."""
         self._joiners = {}
+
+    def resume(self) -> Sequence[Effect]:
+        """Acknowledge what was held back; nothing while joiners are to join."""
+        if self._joiners or not self._holding:
+            return ()
+        self._holding = False
+        if self._stopped:
+            return ()
+        effects = self._acknowledge()
+        self._release()
+        return effects if self._told_from == self._kept_from else (*effects, self._full())
 
     def on_joiner_ready(self, position: int, attempt: int) -> Sequence[Effect]:
         """The joiner takes requests: send what it lacks, lowest first, and every new run from now on."""
@@ -195,7 +248,7 @@ class FullCopiesPipeline(Pipeline):
                 self._starts[position] = change.first_entry_id
                 self._cursors[position] = self._oldest
             self._fragment_first = change.first_entry_id
-        self._joiners, self._change = {}, None
+        self._joiners, self._change, self._holding = {}, None, False
         if self._stopped:
             return ()
         effects = self._acknowledge()
@@ -235,6 +288,9 @@ class FullCopiesPipeline(Pipeline):
             self._highest_sent = max(self._highest_sent, runs[-1].last)
         return [Send(size + position, run, self._attempt) for run in runs]
 
+    def _acknowledge(self) -> Sequence[Effect]:
+        return () if self._holding else super()._acknowledge()
+
     def _release(self) -> None:
         """Drop acknowledged runs that no position lacks and, unless copies are required, the oldest ones over the
         bound."""
@@ -273,7 +329,8 @@ class FullCopiesPipeline(Pipeline):
         joiners = tuple(
             (at, one.cursor, one.ready, tuple(sorted(one.confirmed))) for at, one in sorted(self._joiners.items())
         )
-        return (*super().state(), self._kept_from, self._length_kept, self._told_from, self._attempt, joiners)
+        copying = (self._holding, self._copied_from if joiners else 0)
+        return (*super().state(), self._kept_from, self._length_kept, self._told_from, self._attempt, joiners, copying)
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""
@@ -285,6 +342,9 @@ class FullCopiesPipeline(Pipeline):
                 assert change.first_entry_id == self._kept_from, "nothing becomes full meanwhile"
                 assert self._fragment_first <= change.first_entry_id <= self._first_unacknowledged
                 self._change = EnsembleChange(change.replaced, EntryId(self._first_unacknowledged), self._length)
+            elif self._holding:
+                # As during a change, completion is not drawn.
+                self._change = EnsembleChange(0, EntryId(self._first_unacknowledged), self._length)
         try:
             super().check_invariants()
         finally:
@@ -302,14 +362,16 @@ class FullCopiesPipeline(Pipeline):
 class RequiredChanges(EnsembleChanges):
     """Changes of an ensemble where copies are required: the joiners get copies first (rule G3). Answer a
     :class:`~octavo.client.write.ensemble_changes.FindSpares` as usual; then, while the phase is COPYING, call
-    :meth:`on_copied` whenever a bookie has confirmed anything, and :meth:`on_joiner_failed` when a joiner fails."""
+    :meth:`on_copied` whenever a bookie has confirmed anything, and :meth:`on_joiner_failed` when a joiner fails. If
+    the phase is IDLE after that, perform what :meth:`FullCopiesPipeline.resume` gives."""
 
-    __slots__ = ("_joiners", "_required_pipeline")
+    __slots__ = ("_joiners", "_required_pipeline", "_rolling")
 
     def __init__(self, pipeline: FullCopiesPipeline, *arguments: object, **keywords: float) -> None:
         super().__init__(pipeline, *arguments, **keywords)  # type: ignore[arg-type]
         self._required_pipeline = pipeline
         self._joiners: dict[int, BookieId] = {}
+        self._rolling = False
 
     @property
     def joiners(self) -> Mapping[int, BookieId]:
@@ -317,8 +379,15 @@ class RequiredChanges(EnsembleChanges):
         return self._joiners
 
     def _replace(self, replaced: Mapping[int, BookieId]) -> Commit | None:
-        self._joiners = dict(replaced)
-        self._required_pipeline.begin_copy(tuple(replaced))
+        return self._copy_to(replaced, rolling=False)
+
+    def _roll(self, ensemble: tuple[BookieId, ...]) -> Commit | None:
+        others = {at: name for at, name in enumerate(ensemble) if name != self._ensemble[at]}
+        return self._copy_to(others, rolling=True)
+
+    def _copy_to(self, joiners: Mapping[int, BookieId], *, rolling: bool) -> Commit | None:
+        self._joiners, self._rolling = dict(joiners), rolling
+        self._required_pipeline.begin_copy(tuple(joiners))
         self.phase = Phase.COPYING
         return self.on_copied()
 
@@ -326,10 +395,15 @@ class RequiredChanges(EnsembleChanges):
         """Choose the new fragment if enough is copied; None: not yet, or not any more."""
         if self.phase is not Phase.COPYING:
             return None
-        if not all(position in self.troubled_since for position in self._joiners):
+        if not self._rolling and not all(position in self.troubled_since for position in self._joiners):
             self._end()  # a bookie is back, and stays
             return None
-        return super()._replace(self._joiners) if self._required_pipeline.is_copied else None
+        pipeline = self._required_pipeline
+        if pipeline.is_copied:
+            return super()._replace(self._joiners)
+        if pipeline.is_nearly_copied:
+            pipeline.hold()
+        return None
 
     def on_joiner_failed(self, now: float) -> None:
         """A joiner cannot join: nothing has changed, and others are looked for."""
@@ -357,4 +431,4 @@ class RequiredChanges(EnsembleChanges):
 
     def state(self) -> tuple[object, ...]:
         """Everything but the pipeline that decides what happens next, as one comparable, hashable value."""
-        return (*super().state(), tuple(sorted(self._joiners.items())))
+        return (*super().state(), tuple(sorted(self._joiners.items())), self._rolling and bool(self._joiners))

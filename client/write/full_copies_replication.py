@@ -1,12 +1,13 @@
 """The shell of a pipeline that keeps books of its copies (rules G2 to G4).
 
-It waits until nothing needs further copies, and copies to joiners before an ensemble changes. A joiner that refuses
-what it is sent, does not answer in time, or loses its connection has failed, and what it confirmed counts no more: it
-is put into quarantine, and another bookie is looked for. One that is busy is sent again after a pause.
+It waits until nothing needs further copies, and copies to joiners before an ensemble changes or a roll begins. A
+joiner that refuses what it is sent, does not answer in time, or loses its connection has failed, and what it confirmed
+counts no more: it is put into quarantine, and another bookie is looked for. One that is busy is sent again after a
+pause.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,12 +16,11 @@ from octavo.client.wire.wire import Outcome
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, Phase
 from octavo.client.write.full_copies import FullCopiesPipeline, RequiredChanges
 from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Full, Pipeline, Send, SendForce
-from octavo.client.write.replication import Replication
+from octavo.client.write.replication import NO_ANSWER, NOTHING_LACKING, Replication
 from octavo.metadata.debts import FullCopies
 from octavo.metadata.model import LedgerMetadata
-from octavo.protocol.errors import BookieOverloadedError
-from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import Add, Added
+from octavo.protocol.errors import BookieInDoubtError, BookieOverloadedError, OctavoError
+from octavo.protocol.messages import Add, Added, AddFlag
 from octavo.protocol.quorums import Quorums
 
 
@@ -67,6 +67,25 @@ class FullCopiesReplication(Replication):
             return False
         return self.pipeline.is_full
 
+    async def copy_to_doubtful(self) -> None:
+        """Give bookies that refuse this term because they have lost a disk the copies that they lack of what is
+        acknowledged, as recovery adds, which they take (rule T12). Adds do not pass meanwhile."""
+        for position, refusal in enumerate(self._refusals):
+            if isinstance(refusal, BookieInDoubtError):
+                await self._copy_to_doubtful(position, self.pipeline.tenure(position))
+
+    async def _copy_to_doubtful(self, position: int, tenure: int) -> None:
+        connection = self._connections[position]
+        for run in self.pipeline.acknowledged_lacking(position):
+            entries = list(self.pipeline.share(run, position))
+            add = Add(self._ledger_id, self._ledger_key, self._flags | AddFlag.RECOVERY, self._term, entries)
+            try:
+                answer = await connection.request(add, timeout_seconds=self._options.request_timeout_seconds)
+            except OctavoError:
+                return
+            if isinstance(answer, Added):
+                self._perform(self.pipeline.on_confirmed(position, run.number, tenure))
+
     def describe_short(self) -> str:
         """Each bookie that lacks copies, for an error message."""
         return "; ".join(
@@ -74,6 +93,10 @@ class FullCopiesReplication(Replication):
             for position, connection in enumerate(self._connections)
             if self.pipeline.short_at(position)
         )
+
+    def _answer(self, position: int) -> str:
+        answer = super()._answer(position)
+        return NO_ANSWER if answer == NOTHING_LACKING and self.pipeline.short_at(position) else answer
 
     def stop(self) -> None:
         """See the base class."""
@@ -165,11 +188,10 @@ class FullCopiesReplication(Replication):
         changes.on_joiner_failed(self._loop.time())
         self._copying_moved()
 
-    async def _decide(self, spares: Mapping[int, BookieId]) -> Commit | None:
-        commit = await super()._decide(spares)
+    async def _decided(self, chosen: Commit | None) -> Commit | None:
         changes = self._changes
-        if not isinstance(changes, RequiredChanges) or commit is not None or changes.phase is not Phase.COPYING:
-            return commit
+        if not isinstance(changes, RequiredChanges) or chosen is not None or changes.phase is not Phase.COPYING:
+            return chosen
         self._joining = {
             position: (connection, connection.boot_id)
             for position, connection in ((at, self._pool.get(name)) for at, name in changes.joiners.items())
@@ -188,6 +210,7 @@ class FullCopiesReplication(Replication):
             for remove in removers:
                 remove()
             self._joining, self._copied = {}, None
+            self._perform(self.pipeline.resume())
 
     async def _copy(self, changes: RequiredChanges, moved: asyncio.Event) -> Commit | None:
         """The change, once enough is copied; None if it is not made."""

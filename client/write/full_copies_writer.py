@@ -90,10 +90,15 @@ class RequiredCopiesWriter(RecordedCopiesWriter):
 
     def _under_replicated(self, books: FullCopiesReplication) -> UnderReplicatedError:
         full, lac = books.pipeline.last_add_full, books.pipeline.last_add_confirmed
+        first, last = 0 if full is None else full + 1, -1 if lac is None else int(lac)
         return UnderReplicatedError(
-            f"ledger {self.id} is not closed: its entries {0 if full is None else full + 1} to {lac} do not have all "
-            f"copies that it requires: {books.describe_short()}"
+            f"{self._not_closed}: its entries {first + self._position_shift} to {last + self._position_shift} do not "
+            f"have all copies that it requires: {books.describe_short()}"
         )
+
+    @property
+    def _not_closed(self) -> str:
+        return f"ledger {self.id} is not closed"
 
 
 def writer_kind(metadata: LedgerMetadata) -> type[LedgerWriter]:

@@ -18,7 +18,7 @@ W8).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -60,6 +60,9 @@ FATAL: Final = (LedgerFencedError, UnauthorizedError, DuplicateEntryError, NoSuc
 _BUSY: Final = (BookieUnavailableError, BookieOverloadedError)
 """Answers that are no reason to replace the bookie: after the first the connection's listener reports what follows, and
 the second passes."""
+
+NO_ANSWER: Final = "no answer yet"
+NOTHING_LACKING: Final = "has confirmed everything"
 
 _METADATA_GRACE: Final = 0.1
 """Share of the quorum timeout by which it is postponed, once, while the metadata store is being asked."""
@@ -130,7 +133,7 @@ class Replication:
             retry_seconds=options.resend_delay_seconds,
         )
         self._change_timer: asyncio.TimerHandle | None = None
-        self._change_settled: asyncio.Future[None] | None = None
+        self._change_settled: asyncio.Future[bool] | None = None
         self._no_spare: OctavoError | None = None
         self._asked_metadata_at: float | None = None
         """When the metadata store was asked for a spare, in the loop's seconds; None: no answer is awaited."""
@@ -409,7 +412,7 @@ class Replication:
             spares = await self._find_spares(wanted)
             if self._stopped:
                 return
-            commit = await self._decide(spares)
+            commit = await self._decided(self._changes.on_spares(spares, self._loop.time()))
             if commit is not None and await self._commit(commit):
                 self._committed()
         except OctavoError as error:
@@ -420,7 +423,8 @@ class Replication:
         self._consider_change()
 
     async def roll(self, place: Callable[[], Awaitable[Sequence[BookieId]]]) -> bool:
-        """Begin a new fragment at LAC + 1 on the bookies that ``place`` gives (rule U6); whether there is one. What
+        """Begin a new fragment at LAC + 1 on the bookies that ``place`` gives (rule U6); whether there is one. Where
+        all copies are required it begins at LAFR + 1, and bookies that are new get copies first (rule G3). What
         ``place`` raises is raised, and the present fragment serves on. Any other failure is the writer's. Once the
         change has begun, it ends with the writer and not with the caller."""
         await self.wait_change_settled()
@@ -436,32 +440,35 @@ class Replication:
             raise
         return await self._roll_to(ensemble, settled)
 
-    async def _roll_to(self, ensemble: Sequence[BookieId], settled: asyncio.Future[None]) -> bool:
+    async def _roll_to(self, ensemble: Sequence[BookieId], settled: asyncio.Future[bool]) -> bool:
         commit = self._changes.on_placement(None if self._stopped else ensemble)
-        if commit is None:
+        if self._changes.phase is Phase.IDLE:
             self._settle_change(settled)
             return False
         self._start(self._commit_roll(commit, settled))
         await asyncio.wait([settled])
-        return not self._stopped
+        return settled.result() and not self._stopped
 
-    async def _commit_roll(self, commit: Commit, settled: asyncio.Future[None]) -> None:
+    async def _commit_roll(self, chosen: Commit | None, settled: asyncio.Future[bool]) -> None:
+        made = False
         try:
-            if await self._commit(commit):
+            commit = await self._decided(chosen)
+            if commit is not None and await self._commit(commit):
                 self._committed(rolling=True)
+                made = True
         except OctavoError as error:
             self._on_failure(error)
         finally:
-            self._settle_change(settled)
+            self._settle_change(settled, made=made)
         self._consider_change()
 
-    def _settle_change(self, settled: asyncio.Future[None]) -> None:
+    def _settle_change(self, settled: asyncio.Future[bool], *, made: bool = False) -> None:
         self._change_settled = None
-        settled.set_result(None)
+        settled.set_result(made)
 
-    async def _decide(self, spares: Mapping[int, BookieId]) -> Commit | None:
-        """What to write into the metadata, if these spares replace anything."""
-        return self._changes.on_spares(spares, self._loop.time())
+    async def _decided(self, chosen: Commit | None) -> Commit | None:
+        """What to write into the metadata, if anything, once these bookies are chosen."""
+        return chosen
 
     async def _find_spares(self, wanted: FindSpares) -> dict[int, BookieId]:
         """Bookies that can be reached, by position. One that cannot is put into quarantine and another one is tried."""
@@ -587,4 +594,4 @@ class Replication:
             return f"{type(refusal).__name__}: {refusal.message}"
         if not connection.connected:
             return "not connected"
-        return "no answer yet" if self.pipeline.unconfirmed_at(position) else "has confirmed everything"
+        return NO_ANSWER if self.pipeline.unconfirmed_at(position) else NOTHING_LACKING

@@ -57,8 +57,16 @@ def copies_of(cluster: FakeCluster, metadata: LedgerMetadata, entry_id: int) -> 
     return sum(entry_id in cluster.held(int(name[1:]), metadata.ledger_id) for name in bookies)
 
 
-async def recover(cluster: FakeCluster, ledger_id: LedgerId, **keywords: Any) -> LedgerMetadata:
-    checked = ClientOptions.from_keywords(QUICK | {"recovery_timeout_seconds": 0.05, **PATIENT})
+async def recover(
+    cluster: FakeCluster,
+    ledger_id: LedgerId,
+    *,
+    timeout_seconds: float = WAIT_SECONDS,
+    patience_seconds: float = WAIT_SECONDS,
+    **keywords: Any,
+) -> LedgerMetadata:
+    waits = {"recovery_timeout_seconds": timeout_seconds, "full_copies_patience_seconds": patience_seconds}
+    checked = ClientOptions.from_keywords(QUICK | PATIENT | waits)
     pool = ConnectionPool(cluster.store, cluster_id=cluster.cluster_id, options=checked, rng=random.Random(1))
     cluster.pools.append(pool)
     recoverer = Recoverer(
@@ -332,7 +340,7 @@ async def test_recovery_makes_the_copies_that_are_missing(cluster: FakeCluster, 
 
 async def test_recovery_records_what_it_cannot_copy(cluster: FakeCluster) -> None:
     ledger = await abandoned(cluster, FullCopies.RECORDED)
-    closed = await recover(cluster, ledger.id)
+    closed = await recover(cluster, ledger.id, patience_seconds=0.01)
     assert debts_of(closed)[-1][1].last == 9
     for entry_id in range(10):
         owed = any(debt.first <= entry_id <= debt.last for _, debt in closed.debts)
@@ -344,7 +352,7 @@ async def test_recovery_of_a_ledger_that_requires_copies_names_the_bookie_withou
     await cluster.bookies[2].stop()
     await cluster.bookies[3].stop()
     with pytest.raises(LedgerRecoveryError, match=r"requires all copies.*b2"):
-        await recover(cluster, ledger.id)
+        await recover(cluster, ledger.id, timeout_seconds=0.5)
     assert not (await metadata_of(cluster, ledger)).is_closed
     await cluster.bookies[2].start()
     cluster.bookies[2].accept(Op.ADD)
@@ -355,7 +363,7 @@ async def test_the_clusters_own_recovery_records_what_is_required(cluster: FakeC
     ledger = await abandoned(cluster, FullCopies.REQUIRED)
     await cluster.bookies[2].stop()
     await cluster.bookies[3].stop()
-    closed = await recover(cluster, ledger.id, may_owe=True)
+    closed = await recover(cluster, ledger.id, may_owe=True, patience_seconds=0.01)
     assert debts_of(closed) == [(0, Debt(0, 9))]
 
 

@@ -1,7 +1,7 @@
 """The pipeline of a ledger that keeps books of its copies, and its changes of the ensemble (rules G1 to G3)."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
@@ -283,6 +283,105 @@ def test_an_idle_writer_replaces_a_bookie_that_lacks_acknowledged_entries_where_
         assert (world.changes.poll(0.0) is not None) is waits
 
 
+def test_a_roll_where_copies_are_required_begins_above_what_is_full() -> None:
+    """Rules G3 and U6: not at LAC + 1, because nothing may be owed."""
+    world = World(ABC, required=True)
+    world.push()
+    for name in "abc":
+        world.store(name)
+    world.push(2)
+    world.store("a")
+    world.store("b")
+    assert world.changes.begin_roll()
+    commit = world.changes.on_placement(tuple(map(BookieId, "bca")))
+    assert commit == Commit(EntryId(1), tuple(map(BookieId, "abc")), 1), "on the same bookies nothing is copied"
+    world.commit(commit)
+    world.check_copies()
+    assert (world.acknowledged, world.full) == (2, 0)
+    world.store("c")
+    assert world.full == 2
+
+
+def test_a_roll_copies_to_new_bookies_what_is_not_full() -> None:
+    world = World(ABC, required=True)
+    world.push()
+    world.store("a")
+    world.store("b")
+    assert world.changes.begin_roll()
+    assert world.changes.on_placement(tuple(map(BookieId, "dea"))) is None
+    assert world.changes.phase is Phase.COPYING
+    assert world.required.joiners == {1: "d", 2: "e"}
+    for position in world.pipeline.joining:
+        world.tell(world.pipeline.on_joiner_ready(position, world.pipeline.attempt))
+    assert world.required.on_copied() is None, "no bookie is in trouble, and the roll goes on all the same"
+    world.store("d")
+    commit = world.required.on_copied()
+    assert commit == Commit(EntryId(0), tuple(map(BookieId, "ade")), 0)
+    world.commit(commit)
+    world.check_copies()
+
+
+def test_acknowledgements_wait_for_joiners_that_have_nearly_everything() -> None:
+    """Joiners that are slower than the members would else never have all that is acknowledged."""
+    world = World(ABC, required=True)
+    world.push()
+    world.store("a")
+    world.store("b")
+    assert world.changes.begin_roll()
+    assert world.changes.on_placement(tuple(map(BookieId, "def"))) is None
+    for position in world.pipeline.joining:
+        world.tell(world.pipeline.on_joiner_ready(position, world.pipeline.attempt))
+    world.push()
+    world.store("a")
+    world.store("b")
+    assert world.acknowledged == 1, "the joiners have nothing yet"
+    world.store("d", 0)
+    world.store("e", 0)
+    assert world.required.on_copied() is None
+    world.push()
+    world.store("a")
+    world.store("b")
+    assert world.acknowledged == 1, "entry 2 is on Qa members, and waits"
+    world.store("d", 1)
+    world.store("e", 1)
+    commit = world.required.on_copied()
+    assert commit is not None
+    world.commit(commit)
+    assert world.acknowledged == 1, "what counts is the new members' word"
+    world.check_copies()
+    for position in range(3):
+        world.changes.on_connected(position)
+        world.tell(world.pipeline.on_ready(position))
+    world.store("d")
+    world.store("f")
+    assert world.acknowledged == 2
+
+
+def test_what_was_held_for_joiners_that_fail_is_acknowledged() -> None:
+    world = World(ABC, required=True)
+    world.push()
+    world.store("a")
+    world.store("b")
+    world.changes.begin_roll()
+    world.changes.on_placement(tuple(map(BookieId, "def")))
+    for position in world.pipeline.joining:
+        world.tell(world.pipeline.on_joiner_ready(position, world.pipeline.attempt))
+    world.store("d", 0)
+    world.push()
+    world.store("a")
+    world.store("b")
+    world.store("e", 0)
+    assert world.required.on_copied() is None
+    world.push()
+    for name in "abc":
+        world.store(name)
+    assert (world.acknowledged, world.full) == (1, 1)
+    world.required.on_joiner_failed(0.0)
+    assert world.changes.phase is Phase.IDLE
+    world.tell(world.pipeline.resume())
+    assert (world.acknowledged, world.full) == (2, 2)
+
+
 @pytest.mark.parametrize("required", [False, True])
 @pytest.mark.parametrize("quorums", [Quorums(3, 3, 2), Quorums(3, 2, 1), Quorums(4, 3, 2), Quorums(2, 2, 2)], ids=str)
 @pytest.mark.parametrize("seed", range(40))
@@ -306,20 +405,31 @@ def test_random_lives(quorums: Quorums, seed: int, required: bool) -> None:
             if rng.random() < 0.5:
                 world.changes.on_connected(position)
                 world.tell(world.pipeline.on_ready(position))
-        elif world.changes.phase is Phase.IDLE:
-            wanted = world.changes.poll(0.0)
-            if wanted is not None:
-                commit = world.changes.on_spares({at: BookieId(next(names)) for at in wanted.positions}, 0.0)
-                settle(world, commit, rng)
-        elif world.changes.phase is Phase.COPYING:
-            if rng.random() < 0.1:
-                world.required.on_joiner_failed(0.0)
-            else:
-                for position in world.pipeline.joining:
-                    world.tell(world.pipeline.on_joiner_ready(position, world.pipeline.attempt))
-                settle(world, world.required.on_copied(), rng)
+        else:
+            change(world, names, rng)
         world.pipeline.check_invariants()
         world.check_copies()
+
+
+def change(world: World, names: Iterator[str], rng: random.Random) -> None:
+    """Go on with a change of the ensemble, or begin one: a replacement if one is due, else perhaps a roll."""
+    if world.changes.phase is Phase.IDLE:
+        wanted = world.changes.poll(0.0)
+        if wanted is not None:
+            commit = world.changes.on_spares({at: BookieId(next(names)) for at in wanted.positions}, 0.0)
+            settle(world, commit, rng)
+        elif rng.random() < 0.3 and world.changes.begin_roll():
+            stay = [name for name in world.changes.ensemble if rng.random() < 0.4]
+            fresh = [BookieId(next(names)) for _ in range(world.quorums.ensemble_size - len(stay))]
+            settle(world, world.changes.on_placement([*fresh, *stay]), rng)
+    elif world.changes.phase is Phase.COPYING:
+        if rng.random() < 0.1:
+            world.required.on_joiner_failed(0.0)
+        else:
+            for position in world.pipeline.joining:
+                world.tell(world.pipeline.on_joiner_ready(position, world.pipeline.attempt))
+            settle(world, world.required.on_copied(), rng)
+        world.tell(world.pipeline.resume())
 
 
 def settle(world: World, commit: Commit | None, rng: random.Random) -> None:

@@ -16,6 +16,7 @@ Commands (positions are numbers, bookies words, times seconds)::
     joined P RUN                it confirms its share of the run
     copied                      is enough copied for the change?
     failed                      a joiner cannot join
+    roll BOOKIE...              begin a new fragment on these bookies
     debt                        what the last fragment owes
     committed                   the metadata have the new fragment
     stop
@@ -141,10 +142,18 @@ class Interpreter:
         pipeline.on_joiner_confirmed(int(position), int(run), pipeline.attempt)
 
     def do_copied(self) -> Iterable[str]:
-        return self.tell_commit(self.books[1].on_copied())
+        pipeline, changes = self.books
+        yield from self.tell_commit(changes.on_copied())
+        yield from self.tell(pipeline.resume())
 
-    def do_failed(self) -> None:
-        self.books[1].on_joiner_failed(self.now)
+    def do_failed(self) -> Iterable[str]:
+        pipeline, changes = self.books
+        changes.on_joiner_failed(self.now)
+        return self.tell(pipeline.resume())
+
+    def do_roll(self, *bookies: str) -> Iterable[str]:
+        assert self.changes.begin_roll()
+        return self.tell_commit(self.changes.on_placement(tuple(map(BookieId, bookies))))
 
     def do_debt(self) -> Iterable[str]:
         debt = self.pipeline.debt()

@@ -64,9 +64,11 @@ class BookkeepingReplication(Replication):
         return steps
 
     def _may_change(self) -> bool:
-        changes = self.copy()._copying
+        other = self.copy()
+        changes = other._copying
         assert changes is not None
-        return changes.on_copied() is not None or changes.phase is not Phase.COPYING
+        moved = changes.on_copied() is not None or changes.phase is not Phase.COPYING
+        return moved or other.pipeline.state() != self.pipeline.state()
 
     def rename(self, step: Step, renaming: Renaming) -> Step:
         """The same step under other names."""
@@ -79,7 +81,8 @@ class BookkeepingReplication(Replication):
             assert isinstance(step.argument, int)
             return Outcome(self._perform(self.pipeline.on_joiner_ready(step.argument, self.pipeline.attempt)))
         if changes is not None and step == _CHANGES:
-            return Outcome(commit=changes.on_copied())
+            commit = changes.on_copied()
+            return Outcome(self._perform(self.pipeline.resume()) if commit is None else (), commit=commit)
         return super().on_step(step)
 
     def on_answer(self, message: Message) -> Outcome:
@@ -95,7 +98,7 @@ class BookkeepingReplication(Replication):
             self.pipeline.on_joiner_confirmed(place.position, place.number, place.attempt)
         else:
             self._copying.on_joiner_failed(0.0)
-        return Outcome()
+        return Outcome(self._perform(self.pipeline.resume()))
 
     def _perform(self, effects: Sequence[Effect]) -> tuple[Message, ...]:
         size = self._quorums.ensemble_size

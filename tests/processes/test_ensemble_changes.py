@@ -267,3 +267,51 @@ async def test_a_writer_finds_out_that_its_ledger_was_deleted(up: Up) -> None:
         assert not raised.value.may_have_happened
         with pytest.raises(octavo_client.NoSuchLedgerError):
             await ledger.close()
+
+
+async def test_a_log_that_requires_all_copies_waits_without_a_spare(up: Up, names: dict[str, str]) -> None:
+    """Rules G2 and G4: adds wait once the window is full, and closing is refused; nothing fails or is lost."""
+    options: dict[str, Any] = {"request_timeout_seconds": 0.5, "window_entries": 20, "close_timeout_seconds": 1.0}
+    async with (
+        octavo_client.connect(up.uri, **options, **HASTY) as client,
+        client.create_log("whole", BOOKIES, BOOKIES, 3, layout="stream", full_copies="required") as log,
+    ):
+        writer = await log.lead()
+        assert await writer.add(b"0") == 0
+        (segment,) = (await log.status()).segments
+        # In a thread: a leader that stands still loses its lock.
+        shown = await asyncio.to_thread(up.run, "ledger", "show", segment.ledger_id, "--json")
+        with up.hanging(up.pids[names[shown.json["fragments"][-1]["bookies"][0]]]):
+            adding = [asyncio.ensure_future(writer.add(b"%d" % number)) for number in range(1, 60)]
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert await adding[18] == 19
+            with pytest.raises(octavo_client.UnderReplicatedError):
+                await writer.close()
+            assert not adding[-1].done()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await asyncio.gather(*adding) == list(range(1, 60))
+        await writer.close()
+    assert up.run("log", "read", "whole").stdout == b"".join(b"%d\n" % number for number in range(60))
+    stream = up.run("ledger", "show", segment.ledger_id, "--json").json
+    assert stream["full_copies"] == "required"
+    assert all(fragment["debt"] == [] for fragment in stream["fragments"])
+
+
+async def test_a_log_that_requires_all_copies_goes_on_with_a_spare(up: Up, names: dict[str, str]) -> None:
+    """Rule G3: the spare has every copy before it is a member, and the log rests without the bookie that hangs."""
+    async with octavo_client.connect(up.uri, request_timeout_seconds=0.5, window_entries=20, **HASTY) as client:
+        log = await client.create_log("whole-again", 4, 4, 2, layout="stream", full_copies="required")
+        async with log, log.lead() as writer:
+            await writer.add_many([b"%d" % number for number in range(30)])
+            (segment,) = (await log.status()).segments
+            shown = await asyncio.to_thread(up.run, "ledger", "show", segment.ledger_id, "--json")
+            before = shown.json["fragments"][-1]["bookies"]
+            with up.hanging(up.pids[names[before[1]]]):
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await writer.add_many([b"%d" % number for number in range(30, 90)])
+                    await writer.close()
+    stream = up.run("ledger", "show", segment.ledger_id, "--json").json
+    assert stream["state"] == "at-rest"
+    assert all(fragment["debt"] == [] for fragment in stream["fragments"])
+    assert before[1] not in stream["fragments"][-1]["bookies"]
+    assert up.run("log", "read", "whole-again").stdout == b"".join(b"%d\n" % number for number in range(90))

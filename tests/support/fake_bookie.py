@@ -501,11 +501,12 @@ class FakeBookie:
 
 
 @asynccontextmanager
-async def registered_bookies(store: MetadataStore, count: int) -> AsyncIterator[list[FakeBookie]]:
-    """Bookies ``b0``, ``b1``, ... of the store's cluster, registered as writable. All are stopped at the end."""
+async def registered_bookies(store: MetadataStore, count: int, *, first: int = 0) -> AsyncIterator[list[FakeBookie]]:
+    """Bookies ``b0``, ``b1``, ... (or from another number on) of the store's cluster, registered as writable. All are
+    stopped at the end."""
     cluster_id = await store.cluster_id()
     async with AsyncExitStack() as stack:
-        bookies = [FakeBookie(f"b{number}", cluster_id=cluster_id) for number in range(count)]
+        bookies = [FakeBookie(f"b{number}", cluster_id=cluster_id) for number in range(first, first + count)]
         for bookie in bookies:
             await stack.enter_async_context(bookie)
             await store.register_bookie(bookie.registration())

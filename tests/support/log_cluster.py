@@ -42,6 +42,8 @@ class LogCluster:
     bookies: list[FakeBookie]
     layout: str
     stack: contextlib.AsyncExitStack
+    full_copies: str | None = None
+    """What the logs promise about all copies of their entries; of a stream."""
     _seeds: "itertools.count[int]" = field(default_factory=lambda: itertools.count(10))
 
     async def client(self, **options: Any) -> octavo.Client:
@@ -58,7 +60,8 @@ class LogCluster:
     async def log(self, name: str = "orders", **options: Any) -> octavo.Log:
         """A new log, and a handle on it in a client of its own."""
         client = await self.client(**options)
-        return await client.create_log(name, layout=self.layout)  # type: ignore[arg-type]
+        kind: Any = {"layout": self.layout, "full_copies": self.full_copies}
+        return await client.create_log(name, **kind)
 
     async def ledgers(self) -> set[int]:
         """The ledgers of the cluster."""
@@ -96,7 +99,7 @@ async def _reaches(log: octavo.Log, stop: int) -> bool:
 
 @contextlib.asynccontextmanager
 async def open_log_cluster(
-    metadata: MetadataCluster, layout: str = "chain", bookies_count: int = 3
+    metadata: MetadataCluster, layout: str = "chain", bookies_count: int = 3, *, full_copies: str | None = None
 ) -> AsyncIterator[LogCluster]:
     """So many bookies on this metadata store. Clients and bookies are closed at the end."""
     async with contextlib.AsyncExitStack() as stack:
@@ -104,4 +107,4 @@ async def open_log_cluster(
         store = await metadata.open()
         bookies = await stack.enter_async_context(registered_bookies(store, bookies_count))
         clients = await stack.enter_async_context(contextlib.AsyncExitStack())
-        yield LogCluster(metadata, store, await store.cluster_id(), bookies, layout, clients)
+        yield LogCluster(metadata, store, await store.cluster_id(), bookies, layout, clients, full_copies)

@@ -3,7 +3,6 @@ each of them is a member of every fragment; the third one answers late, or never
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from octavo.client.stream.term_segment import RecordedTermSegment, TermSegment
 from octavo.metadata.debts import NO_DEBT, Debt, FullCopies
 from octavo.metadata.stream_model import StreamMetadata, StreamState
-from octavo.protocol.errors import InvalidArgumentError, LedgerKindError
+from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
 from octavo.protocol.places import place
@@ -169,23 +168,13 @@ async def test_a_log_without_the_option_records_nothing(logs: LogCluster) -> Non
     assert root.debts == ()
 
 
-async def test_a_stream_that_requires_copies_is_not_led_and_not_fenced(logs: LogCluster) -> None:
-    """A later version may write such streams."""
-    log = await recorded_log(logs)
-    stream = await logs.store.read_stream(LedgerId(next(iter(await logs.ledgers()))))
-    required = replace(stream.value, full_copies=FullCopies.REQUIRED)
-    await logs.store.compare_and_set_stream(required, stream.version)
-    with pytest.raises(LedgerKindError, match="requires all copies"):
-        await log.lead()
-    assert await root_of(logs) == required
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"full_copies": "required", "layout": "stream"}, "'recorded' or None"),
-        ({"full_copies": True, "layout": "stream"}, "'recorded' or None"),
+        ({"full_copies": "all", "layout": "stream"}, "'recorded', 'required' or None"),
+        ({"full_copies": True, "layout": "stream"}, "'recorded', 'required' or None"),
         ({"full_copies": "recorded", "layout": "chain"}, "layout='stream' only"),
+        ({"full_copies": "required", "layout": "chain"}, "layout='stream' only"),
     ],
 )
 async def test_wrong_options_are_refused(logs: LogCluster, options: dict[str, Any], complaint: str) -> None:

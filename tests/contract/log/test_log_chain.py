@@ -11,11 +11,8 @@ from support.waiting import WAIT_SECONDS, pause
 import octavo
 from octavo import Gap, InvalidArgumentError
 
-
-@pytest.fixture
-def layout() -> str:
-    """Only chains have segments that can be lost one by one."""
-    return "chain"
+LAYOUTS = ("chain",)
+"""Only chains have segments that can be lost one by one."""
 
 
 async def test_a_lost_segment_is_given_up_and_leaves_a_gap(logs: LogCluster) -> None:
