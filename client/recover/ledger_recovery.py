@@ -26,7 +26,9 @@ bounded, and reading ahead never delays the one entry that the recovery waits fo
 
 *The anchor.* The length of the ledger at its end must be known. An entry carries it, and so may an explicit LAC; when
 recovery starts at a LAC of unknown length, the entry there is read first, for its length only. It is acknowledged, so
-it cannot be absent: were it, recovery would be blocked, too.
+it cannot be absent: were it, recovery would be blocked, too. A takeover also asks when the last entry was sealed
+(rule P10): with ``wants_time`` the entry at the LAC is read in any case, with the first ids above it, so that the
+answer takes no round of its own (:attr:`~LedgerRecovery.last_sealed_at_ms`).
 
 *Terms.* A ledger with several writers (:mod:`octavo.metadata.stream_model`) is recovered term by term. Then the ids
 are places of one term T, the fences and the reads name T, and the end is that of T (rule T3). A LAC says something of T
@@ -106,7 +108,8 @@ class End:
 class LedgerRecovery:
     """See the module. ``first_entry_id`` and ``length_before`` are those of the last fragment. ``term``: that of its
     entries; 0 for a ledger with one writer, whose ids are plain numbers of any size. ``terms_skipped``: how many terms
-    after it a restore of the metadata leaves out."""
+    after it a restore of the metadata leaves out. ``wants_time``: the
+    time of the last entry is wanted, if the fragment has one."""
 
     __slots__ = (
         "_absent",
@@ -122,6 +125,7 @@ class LedgerRecovery:
         "_highest",
         "_lac",
         "_lac_lengths",
+        "_last_sealed_at_ms",
         "_later_term",
         "_length",
         "_next",
@@ -131,6 +135,7 @@ class LedgerRecovery:
         "_start_length",
         "_stuck_at",
         "_term",
+        "_wants_time",
         "_window_bytes",
         "_window_entries",
         "_written_back",
@@ -144,10 +149,13 @@ class LedgerRecovery:
         length_before: int,
         term: int = 0,
         terms_skipped: int = 0,
+        wants_time: bool = False,
         window_entries: int = WINDOW_ENTRIES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._quorums = quorums
+        self._wants_time = wants_time
+        self._last_sealed_at_ms: int | None = None
         self._window_entries = window_entries
         self._window_bytes = window_bytes
         self._term = term
@@ -201,6 +209,12 @@ class LedgerRecovery:
     def last_recovered(self) -> int:
         """The highest id decided to be part of the ledger."""
         return self._next - 1
+
+    @property
+    def last_sealed_at_ms(self) -> int | None:
+        """When the last of the entries read here was sealed, in milliseconds since 1970; None while there is none. If
+        the time is wanted, and the end is decided, it is that of the last entry; None if the fragment is empty."""
+        return self._last_sealed_at_ms
 
     @property
     def later_term(self) -> int | None:
@@ -327,7 +341,7 @@ class LedgerRecovery:
         self._fence_over = True
         self._written_back = self._lac
         length = self._lac_lengths.get(self._lac)
-        if length is None:
+        if length is None or (self._wants_time and self._lac >= self._first):
             self._anchor = self._next = self._lac
         else:
             self._length = self._start_length = length
@@ -376,7 +390,8 @@ class LedgerRecovery:
     def _keep(self, entry_id: int) -> None:
         sealed = self._found.pop(entry_id)
         self._absent.pop(entry_id, None)
-        self._length = header_of(sealed).length
+        header = header_of(sealed)
+        self._length, self._last_sealed_at_ms = header.length, header.sealed_at_ms
         self._next = entry_id + 1
         if entry_id == self._anchor:
             self._anchor = None
@@ -420,6 +435,7 @@ class LedgerRecovery:
             self._end,
             self._stuck_at,
             self._later_term,
+            self._last_sealed_at_ms,
         )
 
     def check_invariants(self) -> None:
@@ -446,6 +462,8 @@ class LedgerRecovery:
             last = -1 if self._end.last_entry_id is None else self._end.last_entry_id
             assert last == self._next - 1
             assert last >= self._lac, "an end covers everything acknowledged"
+            if self._wants_time:
+                assert (self._last_sealed_at_ms is None) == (last < self._first), "the last entry was read"
 
 
 def _positions(mask: int) -> tuple[int, ...]:

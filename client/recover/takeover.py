@@ -9,7 +9,7 @@ same term, and the first :class:`~octavo.metadata.stream_changes.OpenTerm` that 
 
 ::
 
-    BEGINNING --BeginTakeover stands, at rest---------------------------------> ENDED
+    BEGINNING --at rest-------------------------------------------------------> ENDED
         |                                                                        ^  |
         +------BeginTakeover stands, IN_RECOVERY--> RECOVERING --the term's end--+  |
         ^                                                                           |
@@ -21,19 +21,24 @@ same term, and the first :class:`~octavo.metadata.stream_changes.OpenTerm` that 
 - Recovered entries are written back to their old places with their old bytes, and changes of the ensemble stay here
   until OpenTerm writes them (rule T4). What a client that lost has written back are copies of the same bytes, or lie
   above the settled end, where nothing refers to them.
-- At rest there is no writer to fence, and the end that stands is taken (rule T8). If another client lays the stream to
-  rest while this one recovers, with another end, OpenTerm is refused with a conflict, and the takeover begins again.
+- At rest there is no writer to fence, so nothing needs to begin, and the end that stands is taken (rule T8). If another
+  client has opened a term since, OpenTerm is refused. If another client lays the stream to rest while this one
+  recovers, with another end, OpenTerm is refused with a conflict, and the takeover begins again.
+- No fragment is noted as begun before an entry below it was sealed, and the next term seals none earlier (rules P10 and
+  U7). The last entry tells, and the recovery has read it. At rest it must be read (:attr:`~Takeover.unread_entry`). If
+  the last fragment is empty, its own time tells already, because the rule holds for it.
 - Nothing of the next term may be sent before :attr:`~Takeover.opened` is known (rule T6). An OpenTerm whose answer was
   lost is sent again, the same value: its owner tells whether it stands.
 - A client that finds the term over has lost to another one. It withdraws, and comes back only with a new takeover,
   after a pause (rule T10, :func:`pause_seconds`).
 
-*How a harness drives it.* Read the stream; :meth:`~Takeover.begin` gives the first change. Report what becomes of it
-with ``on_begun`` or ``on_refused``. While :attr:`~Takeover.recovery` is there, drive that, and report changes of the
-ensemble with ``on_ensemble_changed``; call :meth:`~Takeover.poll` whenever it has moved. Once :attr:`~Takeover.end` is
-known, :meth:`~Takeover.open_term` gives the last change, or :meth:`~Takeover.lay_to_rest` for a client that wants no
-term of its own; report it with ``on_opened``, ``on_laid_to_rest`` or ``on_refused``. When the phase is BEGINNING again,
-start over with the stream as it is stored now.
+*How a harness drives it.* Read the stream; :meth:`~Takeover.begin` gives the first change, if one is needed. Report
+what becomes of it with ``on_begun`` or ``on_refused``. While :attr:`~Takeover.recovery` is there, drive that, and
+report changes of the ensemble with ``on_ensemble_changed``; call :meth:`~Takeover.poll` whenever it has moved. Once
+:attr:`~Takeover.end` is known, and :attr:`~Takeover.unread_entry` is None, :meth:`~Takeover.open_term` gives the last
+change, or :meth:`~Takeover.lay_to_rest` for a client that wants no term of its own; report it with ``on_opened``,
+``on_laid_to_rest`` or ``on_refused``. When the phase is BEGINNING again, start over with the stream as it is stored
+now.
 """
 
 import enum
@@ -48,7 +53,7 @@ from octavo.client.write.ensemble_changes import Commit
 from octavo.metadata.stream_changes import BeginTakeover, LayToRest, OpenTerm, TermEnd
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState, position_in
 from octavo.protocol.errors import LedgerClosedError, MetadataConflictError, OctavoError, TermOverError
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.quorums import Quorums
 
 PAUSE_TAKEOVERS: Final = (1, 8)
@@ -83,7 +88,8 @@ class Phase(enum.Enum):
 
 
 class Takeover:
-    """See the module. ``owner``: a random token of this takeover and of no other."""
+    """See the module. ``owner``: a random token of this takeover and of no other. ``wants_time``: the next term is to
+    begin with the time of the last entry, if it is later than the client's."""
 
     __slots__ = (
         "_base",
@@ -93,12 +99,21 @@ class Takeover:
         "_owner",
         "_recovery",
         "_rested_end",
+        "_sealed_at_ms",
+        "_wants_time",
         "_withdrawn",
         "phase",
     )
 
-    def __init__(self, owner: str, *, make_recovery: Callable[..., LedgerRecovery] = LedgerRecovery) -> None:
+    def __init__(
+        self,
+        owner: str,
+        *,
+        wants_time: bool = False,
+        make_recovery: Callable[..., LedgerRecovery] = LedgerRecovery,
+    ) -> None:
         self._owner = owner
+        self._wants_time = wants_time
         self._make_recovery = make_recovery
         self.phase = Phase.BEGINNING
         """Changed only here."""
@@ -106,6 +121,8 @@ class Takeover:
         self._recovery: LedgerRecovery | None = None
         self._fragments: tuple[StreamFragment, ...] = ()
         self._rested_end: TermEnd | None = None
+        self._sealed_at_ms: int | None = None
+        """At rest: when the last entry was sealed, once that was read."""
         self._opened: StreamMetadata | None = None
         self._withdrawn: OctavoError | None = None
 
@@ -134,6 +151,15 @@ class Takeover:
         return TermEnd(found.last_entry_id, found.length)
 
     @property
+    def unread_entry(self) -> EntryId | None:
+        """The last entry of the term, which must be read for its time before the next term is opened; else None. Known
+        together with the end."""
+        end = self._rested_end
+        if not self._wants_time or end is None or self._sealed_at_ms is not None:
+            return None
+        return end.last_entry_id if end.last_entry_id >= self.base.first_entry_id else None
+
+    @property
     def opened(self) -> StreamMetadata | None:
         """The stream with this client's term, once that is known to stand (rule T6)."""
         return self._opened
@@ -145,11 +171,17 @@ class Takeover:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def begin(self, stream: StreamMetadata, fenced_at: datetime | None = None, fenced_by: str = "") -> BeginTakeover:
+    def begin(
+        self, stream: StreamMetadata, fenced_at: datetime | None = None, fenced_by: str = ""
+    ) -> BeginTakeover | None:
         """The change that begins a takeover of the term in these metadata, which the client has read (rule T2). Its
-        clock and its name are noted for the errors of the old writer."""
+        clock and its name are noted for the errors of the old writer. None at rest: then the end of the term is known
+        at once."""
         assert self.phase is Phase.BEGINNING, "a takeover begins once, and again after a conflict"
         self._base = stream.last_fragment
+        if stream.state is StreamState.AT_REST:
+            self._take_rest(stream)
+            return None
         return BeginTakeover(stream.term, fenced_at, fenced_by)
 
     def on_begun(self, stream: StreamMetadata) -> None:
@@ -169,12 +201,18 @@ class Takeover:
             length_before=self.base.length_before,
             term=self.base.term,
             terms_skipped=stream.terms_skipped,
+            wants_time=self._wants_time,
         )
 
     def _take_rest(self, stream: StreamMetadata) -> None:
         assert stream.last_entry_id is not None, "at rest the term has an end"
         self._rested_end = TermEnd(stream.last_entry_id, stream.length)
         self.phase = Phase.ENDED
+
+    def on_entry_read(self, sealed_at_ms: int) -> None:
+        """:attr:`unread_entry` was sealed at this time."""
+        assert self.unread_entry is not None, "its time was asked for"
+        self._sealed_at_ms = sealed_at_ms
 
     def on_ensemble_changed(self, change: Commit, opened_at_ms: int) -> None:
         """Writing back goes on with other bookies. The change stays here until the end is written (rule T4)."""
@@ -207,16 +245,28 @@ class Takeover:
     def open_term(self, bookies: tuple[BookieId, ...], opened_at_ms: int, *, leader_term: int = 0) -> OpenTerm:
         """The change that gives the term its end and opens the next one on these bookies (rule T5). ``leader_term``:
         for a client that takes over from itself (:attr:`StreamFragment.leader_term`)."""
+        assert self.unread_entry is None, "the time of the last entry is known"
+        end, fragments = self._decide(), self._dated_fragments()
+        opened_at_ms = max(opened_at_ms, self._last_sealed_at_ms)
         fragment = replace(self.base, bookies=bookies, opened_at_ms=opened_at_ms, leader_term=leader_term)
-        end = self._decide()
-        # The clock that sealed the entries below them may have been ahead of the one that they were noted by (rule U7).
-        fragments = tuple(replace(one, opened_at_ms=max(one.opened_at_ms, opened_at_ms)) for one in self._fragments)
         return OpenTerm(self.base, fragments, end, self._owner, fragment)
 
     def lay_to_rest(self) -> LayToRest:
         """The change that gives the term its end, for a client that wants no term of its own (rule T8)."""
-        end = self._decide()
-        return LayToRest(self.base, self._fragments, end)
+        end, fragments = self._decide(), self._dated_fragments()
+        return LayToRest(self.base, fragments, end)
+
+    @property
+    def _last_sealed_at_ms(self) -> int:
+        """When the last entry was sealed, as far as that is known here."""
+        read = self._sealed_at_ms if self._recovery is None else self._recovery.last_sealed_at_ms
+        return read or 0
+
+    def _dated_fragments(self) -> tuple[StreamFragment, ...]:
+        """The fragments made here. The clock that sealed the entries below them may have been ahead of the one that
+        they were noted by (rule U7). Each has an entry that was written back, so the recovery has read the last one."""
+        sealed_at_ms = self._last_sealed_at_ms
+        return tuple(replace(one, opened_at_ms=max(one.opened_at_ms, sealed_at_ms)) for one in self._fragments)
 
     def _decide(self) -> TermEnd:
         assert self.phase is Phase.ENDED, "a term is opened once the end of the one before is known"
@@ -247,7 +297,7 @@ class Takeover:
             self._withdraw(error)
         elif isinstance(error, MetadataConflictError):
             self.phase = Phase.BEGINNING
-            self._base = self._recovery = self._rested_end = None
+            self._base = self._recovery = self._rested_end = self._sealed_at_ms = None
             self._fragments = ()
         else:
             raise error
@@ -268,7 +318,7 @@ class Takeover:
     def state(self) -> tuple[object, ...]:
         """Everything but the recovery that decides what happens next, as one comparable, hashable value."""
         withdrawn = None if self._withdrawn is None else type(self._withdrawn)
-        return self.phase, self._base, self._fragments, self._rested_end, self._opened, withdrawn
+        return self.phase, self._base, self._fragments, self._rested_end, self._sealed_at_ms, self._opened, withdrawn
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""
@@ -281,6 +331,7 @@ class Takeover:
             assert self.end is not None, "nothing is decided without an end"
         if self._recovery is not None:
             assert self._rested_end is None, "at rest nothing is recovered"
+            assert self._sealed_at_ms is None
             self._recovery.check_invariants()
 
 

@@ -7,7 +7,6 @@ last entries were written back to, but for those that cannot be reached (:mod:`o
 import asyncio
 import random
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from datetime import datetime
 
 from octavo.client.options import ClientOptions
@@ -20,7 +19,7 @@ from octavo.client.stream.term_ledger import current_term
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.stream_changes import StreamChange
-from octavo.metadata.stream_model import StreamMetadata, StreamState, position_in
+from octavo.metadata.stream_model import StreamMetadata, StreamState
 from octavo.metadata.update import update_stream
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import (
@@ -30,7 +29,7 @@ from octavo.protocol.errors import (
     MetadataUnavailableError,
     TermOverError,
 )
-from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.ids import BookieId, LedgerId
 
 _TOKEN_BITS = 128
 
@@ -77,8 +76,7 @@ class StreamTaker:
         """Take the stream over from the term in these metadata, and return it with a new term, which is this client's
         alone. ``owner``: a random token for this takeover and no other; by default one is drawn. ``from_itself``: the
         term is the client's own, and it is over for it if another client has opened one since. ``not_before_ms``: the
-        new term is not noted as begun before that; None: not before the last entry was sealed, which is read for it
-        (rule P10).
+        new term is not noted as begun before that; None: not before the last entry was sealed (rule P10).
 
         Raises :class:`TermOverError` if another client has got ahead: after that the next call pauses first (rule
         T10). Raises :class:`LedgerClosedError` for a stream that will have no other term,
@@ -88,9 +86,11 @@ class StreamTaker:
         loop, ledger_id = asyncio.get_running_loop(), stream.value.ledger_id
         await asyncio.sleep(max(self._not_before.pop(ledger_id, 0.0) - loop.time(), 0.0))
         started = loop.time()
-        takeover = Takeover(owner or f"{self._rng.getrandbits(_TOKEN_BITS):032x}")
+        takeover = Takeover(owner or self._token(), wants_time=not_before_ms is None)
         try:
-            return await self._attempts(takeover, stream, secrets, from_itself=from_itself, not_before_ms=not_before_ms)
+            return await self._attempts(
+                takeover, stream, secrets, from_itself=from_itself, not_before_ms=not_before_ms or 0
+            )
         except TermOverError:
             self._not_before[ledger_id] = loop.time() + pause_seconds(loop.time() - started, self._rng.random())
             raise
@@ -102,7 +102,7 @@ class StreamTaker:
         secrets: LedgerSecrets,
         *,
         from_itself: bool,
-        not_before_ms: int | None,
+        not_before_ms: int,
     ) -> Versioned[StreamMetadata]:
         ledger_id, own = stream.value.ledger_id, stream.value.last_fragment
         for _ in range(_ATTEMPTS_MAX):
@@ -127,15 +127,14 @@ class StreamTaker:
         secrets: LedgerSecrets,
         *,
         leader_term: int,
-        not_before_ms: int | None,
+        not_before_ms: int,
     ) -> Versioned[StreamMetadata] | None:
         """One attempt; None if the stream must be read again."""
         ended = await self._end_term(takeover, stream, secrets)
         if ended is None:
             return None
         begun, bookies = ended
-        if not_before_ms is None:
-            not_before_ms = await self._last_sealed_at_ms(takeover, begun.value, bookies, secrets)
+        await self._read_unread(takeover, begun.value, secrets)
         bookies = await self._ensembles.reachable(quorums_of(takeover.base), bookies)
         opening = takeover.open_term(bookies, max(self._now_ms(), not_before_ms), leader_term=leader_term)
         opened = await self._change(takeover, begun, opening)
@@ -153,7 +152,7 @@ class StreamTaker:
         """Give the term in these metadata its end, and open no other one: of a stream whose writer is gone (rules T8
         and O3). ``without``: bookies that are not asked and count as fenced and as denying every entry (rule O4).
         Raises as :meth:`take_over`."""
-        takeover = Takeover(f"{self._rng.getrandbits(_TOKEN_BITS):032x}")
+        takeover = Takeover(self._token())
         for _ in range(_ATTEMPTS_MAX):
             ended = await self._end_term(takeover, stream, secrets, frozenset(without))
             if ended is not None:
@@ -179,32 +178,32 @@ class StreamTaker:
         """Begin, and find the end of the term: the metadata, and the bookies of the last fragment then. None if the
         stream must be read again."""
         begin = takeover.begin(stream.value, self._wall_clock(), self._client_name)
-        begun = await self._change(takeover, stream, begin)
-        if begun is None:
-            return None
-        takeover.on_begun(begun.value)
+        if begin is not None:
+            begun = await self._change(takeover, stream, begin)
+            if begun is None:
+                return None
+            stream = begun
+            takeover.on_begun(stream.value)
         bookies = takeover.base.bookies
         if takeover.recovery is not None:
-            bookies = await self._recover(takeover, begun, secrets, without)
+            bookies = await self._recover(takeover, stream, secrets, without)
         takeover.poll()
         assert takeover.phase is Phase.ENDED, "the end of the term is known"
-        return begun, bookies
+        return stream, bookies
 
-    async def _last_sealed_at_ms(
-        self, takeover: Takeover, stream: StreamMetadata, bookies: tuple[BookieId, ...], secrets: LedgerSecrets
-    ) -> int:
-        """When the last entry before the next term was sealed; 0 if none is left."""
-        assert takeover.end is not None, "the end of the term is known"
-        fragment, entry_id = replace(takeover.base, bookies=bookies), takeover.end.last_entry_id
-        if entry_id < fragment.first_entry_id:
-            if len(stream.fragments) == 1:
-                return 0
-            fragment = stream.fragments[-2]
-            entry_id = EntryId(fragment.first_entry_id + takeover.base.first_position - fragment.first_position - 1)
-        if position_in(fragment, entry_id) < stream.start:
-            return 0
-        timeout_seconds = self._options.recovery_timeout_seconds
-        return await sealed_at_ms(stream, fragment, entry_id, secrets, self._pool, timeout_seconds=timeout_seconds)
+    async def _read_unread(self, takeover: Takeover, stream: StreamMetadata, secrets: LedgerSecrets) -> None:
+        """Read the last entry for its time, if the takeover has yet to learn it."""
+        entry_id = takeover.unread_entry
+        if entry_id is not None:
+            timeout_seconds = self._options.recovery_timeout_seconds
+            takeover.on_entry_read(
+                await sealed_at_ms(
+                    stream, takeover.base, entry_id, secrets, self._pool, timeout_seconds=timeout_seconds
+                )
+            )
+
+    def _token(self) -> str:
+        return f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
 
     def _now_ms(self) -> int:
         return int(self._wall_clock().timestamp() * 1000)

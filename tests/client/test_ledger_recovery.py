@@ -26,8 +26,9 @@ QUORUMS = [
 
 
 def sealed(entry_id: int) -> bytes:
-    """Entries of one byte each."""
-    return SEALER.seal(EntryId(entry_id), [b"x"], last_add_confirmed=None, length=entry_id, sealed_at_ms=0)[0]
+    """Entries of one byte each, entry N at N seconds."""
+    time = entry_id * 1000
+    return SEALER.seal(EntryId(entry_id), [b"x"], last_add_confirmed=None, length=entry_id, sealed_at_ms=time)[0]
 
 
 # --- the verdict ----------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ class Interpreter:
 
     ::
 
-        ledger E Qw Qa [first=N]            a last fragment from entry N on
+        ledger E Qw Qa [first=N] [time=1]   a last fragment from entry N on; whether the time of the end is wanted
         fenced P [lac=N] [length=N]         the fence is durable there, and this is its LAC (with its length, if told)
         gave-up P
         read P FIRST LAST [found=N,..] [unknown=N,..]
@@ -136,9 +137,12 @@ class Interpreter:
         self.recovery.check_invariants()
         yield from self.tell()
 
-    def do_ledger(self, ensemble: int, write: int, ack: int, *, first: str = "0") -> None:
+    def do_ledger(self, ensemble: int, write: int, ack: int, *, first: str = "0", time: str = "") -> None:
         self.quorums = Quorums(ensemble, write, ack)
-        self.recovery = LedgerRecovery(self.quorums, first_entry_id=int(first), length_before=int(first))
+        self.wants_time = bool(time)
+        self.recovery = LedgerRecovery(
+            self.quorums, first_entry_id=int(first), length_before=int(first), wants_time=self.wants_time
+        )
 
     def do_fenced(self, position: int, *, lac: str = "", length: str = "") -> None:
         lengths = {int(lac): int(length)} if length else None
@@ -165,7 +169,8 @@ class Interpreter:
         elif recovery.end is not None:
             end = recovery.end
             state = "finished" if recovery.finished else "waits for what is written back"
-            yield f"ends with {end.last_entry_id}, length {end.length}; {state}"
+            time = f", time {recovery.last_sealed_at_ms}" if self.wants_time else ""
+            yield f"ends with {end.last_entry_id}, length {end.length}{time}; {state}"
         elif not recovery.fence_over:
             yield "fencing"
         else:
@@ -195,12 +200,12 @@ def ledgers(draw: st.DrawFn) -> tuple[Quorums, list[set[int]], int, random.Rando
 
 
 @settings(max_examples=400, deadline=None)
-@given(ledgers(), st.integers(0, 2), st.integers(1, 3))
+@given(ledgers(), st.integers(0, 2), st.integers(1, 3), st.booleans())
 def test_whatever_is_acknowledged_is_in_it_and_the_end_is_the_first_gap_at_most(
-    ledger: tuple[Quorums, list[set[int]], int, random.Random], hung: int, piece: int
+    ledger: tuple[Quorums, list[set[int]], int, random.Random], hung: int, piece: int, wants_time: bool
 ) -> None:
     quorums, holders, acknowledged, chance = ledger
-    recovery = LedgerRecovery(quorums, first_entry_id=0, length_before=0)
+    recovery = LedgerRecovery(quorums, first_entry_id=0, length_before=0, wants_time=wants_time)
     size = quorums.ensemble_size
     hanging = set(chance.sample(range(size), min(hung, size)))
     answering = [position for position in range(size) if position not in hanging]
@@ -240,6 +245,8 @@ def test_whatever_is_acknowledged_is_in_it_and_the_end_is_the_first_gap_at_most(
     last = -1 if recovery.end.last_entry_id is None else recovery.end.last_entry_id
     assert last >= acknowledged - 1, "everything acknowledged is in it (rules I1 and I2)"
     assert recovery.end.length == last + 1
+    if wants_time:
+        assert recovery.last_sealed_at_ms == (last * 1000 if last >= 0 else None)
     assert taken == list(range(start + 1, last + 1)), "in order, without gaps"
     if not hanging:
         first_gap = next((at for at, held in enumerate(holders) if not held), len(holders))

@@ -45,10 +45,12 @@ def stream() -> StreamMetadata:
     )
 
 
-def entry(entry_id: int, length_before: int) -> bytes:
+def entry(entry_id: int, length_before: int, sealed_at_ms: int = 0) -> bytes:
     """An entry of one byte."""
     lac = EntryId(place(entry_id >> 35, 0) - 1)
-    return SEALER.seal(EntryId(entry_id), [b"x"], last_add_confirmed=lac, length=length_before, sealed_at_ms=0)[0]
+    return SEALER.seal(
+        EntryId(entry_id), [b"x"], last_add_confirmed=lac, length=length_before, sealed_at_ms=sealed_at_ms
+    )[0]
 
 
 class Store:
@@ -69,12 +71,18 @@ class Store:
         return None
 
 
-def begun(store: Store, owner: str) -> Takeover:
-    """A takeover that has begun to recover."""
-    takeover = Takeover(owner)
-    assert store.settle(takeover.begin(store.current)) is None
-    takeover.on_begun(store.current)
+def begun(store: Store, owner: str, *, wants_time: bool = False) -> Takeover:
+    """A takeover that has begun: to recover, unless the stream is at rest."""
+    takeover = Takeover(owner, wants_time=wants_time)
+    begin(takeover, store)
     return takeover
+
+
+def begin(takeover: Takeover, store: Store) -> None:
+    change = takeover.begin(store.current)
+    if change is not None:
+        assert store.settle(change) is None
+        takeover.on_begun(store.current)
 
 
 def recover(takeover: Takeover, held: dict[int, bytes]) -> None:
@@ -97,9 +105,10 @@ def recover(takeover: Takeover, held: dict[int, bytes]) -> None:
 def test_a_takeover_fences_after_its_first_change_and_sends_after_its_last() -> None:
     store = Store(stream())
     takeover = Takeover("mine")
-    begin = takeover.begin(store.current)
-    assert (begin.term, takeover.recovery, takeover.phase) == (1, None, Phase.BEGINNING)
-    store.settle(begin)
+    change = takeover.begin(store.current)
+    assert change is not None
+    assert (change.term, takeover.recovery, takeover.phase) == (1, None, Phase.BEGINNING)
+    store.settle(change)
     takeover.on_begun(store.current)
     assert takeover.recovery is not None
     assert takeover.end is None
@@ -150,14 +159,73 @@ def test_changes_of_the_ensemble_stay_with_the_takeover_until_the_end_is_written
     assert [part.length_before for part in store.current.fragments] == [0, 1, 2]
 
 
-def test_no_fragment_of_a_takeover_is_noted_as_begun_before_an_entry_below_it_was_sealed() -> None:
-    """Rule U7: the old writer's clock was ahead, which the takeover learns from the last entry only."""
+# --- the time of the last entry (rules P10 and U7) ------------------------------------------------------------------
+
+
+def test_the_next_term_begins_no_earlier_than_the_last_entry_was_sealed() -> None:
+    """The old writer's clock was ahead, which the recovery learns from the entry at the LAC, with no request more."""
+    store = Store(stream())
+    takeover = begun(store, "mine", wants_time=True)
+    recovery = takeover.recovery
+    assert recovery is not None
+    for position in range(3):
+        recovery.on_fenced(position, place(1, 0), {place(1, 0): 1})
+    recover(takeover, {place(1, 0): entry(place(1, 0), 0, 500)})
+    assert recovery.last_sealed_at_ms == 500
+    assert takeover.unread_entry is None
+    store.settle(takeover.open_term(ABC, 9))
+    assert store.current.last_fragment.opened_at_ms == 500
+
+
+def test_a_client_whose_own_clock_is_ahead_notes_its_own() -> None:
+    store = Store(stream())
+    takeover = begun(store, "mine", wants_time=True)
+    recover(takeover, {place(1, 0): entry(place(1, 0), 0, 500)})
+    store.settle(takeover.open_term(ABC, 501))
+    assert store.current.last_fragment.opened_at_ms == 501
+
+
+def test_what_lies_before_an_empty_fragment_was_sealed_before_that_was_noted_as_begun() -> None:
+    store = Store(stream())
+    takeover = begun(store, "mine", wants_time=True)
+    recover(takeover, {})
+    store.settle(takeover.open_term(ABC, 1))
+    assert store.current.last_fragment.opened_at_ms == 5
+
+
+def test_at_rest_the_last_entry_is_read_for_its_time() -> None:
+    store = Store(stream())
+    store.settle(Rest(store.current.last_fragment, TermEnd(place(1, 4), 99)))
+    takeover = begun(store, "mine", wants_time=True)
+    assert takeover.unread_entry == place(1, 4)
+    with pytest.raises(AssertionError):
+        takeover.copy().open_term(ABC, 9)
+    takeover.on_entry_read(500)
+    assert takeover.unread_entry is None
+    store.settle(takeover.open_term(ABC, 9))
+    assert store.current.last_fragment.opened_at_ms == 500
+
+
+@pytest.mark.parametrize("wants_time", [True, False])
+def test_at_rest_nothing_is_read_of_an_empty_fragment_or_for_a_client_that_wants_no_time(wants_time: bool) -> None:
+    store = Store(stream())
+    end = place(1, 0) - 1 if wants_time else place(1, 4)
+    store.settle(Rest(store.current.last_fragment, TermEnd(EntryId(end), 0 if wants_time else 99)))
+    assert begun(store, "mine", wants_time=wants_time).unread_entry is None
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_no_fragment_of_a_takeover_is_noted_as_begun_before_an_entry_below_it_was_sealed(opens: bool) -> None:
+    """Also where the stream is laid to rest, as repair does it."""
     store = Store(stream())
     takeover = begun(store, "mine")
     takeover.on_ensemble_changed(Commit(place(1, 1), ABD, 1), 8)
-    recover(takeover, {place(1, 0): entry(place(1, 0), 0), place(1, 1): entry(place(1, 1), 1)})
-    store.settle(takeover.open_term(ABD, 500))
-    assert [part.opened_at_ms for part in store.current.fragments[1:]] == [500, 500]
+    recover(takeover, {place(1, at): entry(place(1, at), at, 500 + at) for at in range(2)})
+    store.settle(takeover.open_term(ABD, 9) if opens else takeover.lay_to_rest())
+    assert {part.opened_at_ms for part in store.current.fragments[1:]} == {501}
+
+
+# --- rivals ---------------------------------------------------------------------------------------------------------
 
 
 def test_of_two_that_take_over_the_first_wins_and_the_other_withdraws() -> None:
@@ -192,7 +260,8 @@ def test_an_answer_that_was_lost_is_asked_for_again_with_the_same_change() -> No
 def test_a_stream_at_rest_is_opened_without_recovery() -> None:
     store = Store(stream())
     store.settle(Rest(store.current.last_fragment, TermEnd(place(1, 4), 99)))
-    takeover = begun(store, "mine")
+    takeover = Takeover("mine")
+    assert takeover.begin(store.current) is None, "there is no writer to fence"
     assert (takeover.phase, takeover.recovery) == (Phase.ENDED, None)
     assert takeover.end == TermEnd(place(1, 4), 99)
     store.settle(takeover.open_term(ABC, 9))
@@ -215,8 +284,7 @@ def test_an_end_that_another_client_gave_is_taken_over_with_a_new_beginning() ->
     takeover.on_refused(refusal)
     takeover.check_invariants()
     assert (takeover.phase, takeover.recovery, takeover.end) == (Phase.BEGINNING, None, None)
-    store.settle(takeover.begin(store.current))
-    takeover.on_begun(store.current)
+    begin(takeover, store)
     opening = takeover.open_term(ABC, 9)
     assert opening.fragments == (), "the end that stands is without them"
     store.settle(opening)
@@ -242,9 +310,10 @@ def test_bookies_that_repair_has_changed_meanwhile_are_recovered_again() -> None
 def test_the_fragment_that_stands_when_the_takeover_has_begun_is_the_one_that_is_asked() -> None:
     store = Store(stream())
     takeover = Takeover("mine")
-    begin = takeover.begin(store.current)
+    change = takeover.begin(store.current)
+    assert change is not None
     store.current = store.current.with_fragment(replace(store.current.last_fragment, bookies=ABD))
-    store.settle(begin)
+    store.settle(change)
     takeover.on_begun(store.current)
     assert takeover.base.bookies == ABD
 
@@ -275,11 +344,12 @@ def test_another_refusal_is_a_defect() -> None:
 def test_a_takeover_that_began_late_finds_the_term_over() -> None:
     store = Store(stream())
     late = Takeover("late")
-    begin = late.begin(store.current)
+    change = late.begin(store.current)
+    assert change is not None
     first = begun(store, "first")
     recover(first, {})
     store.settle(first.open_term(ABC, 9))
-    refusal = store.settle(begin)
+    refusal = store.settle(change)
     assert isinstance(refusal, TermOverError)
     late.on_refused(refusal)
     assert late.recovery is None, "it fences nothing"
@@ -439,27 +509,34 @@ class Clients:
         """One step of one of them."""
         takeover = self.takeovers[number]
         if takeover.phase is Phase.BEGINNING and number not in self.changes:
-            self.changes[number] = takeover.begin(self.store.current)
+            change = takeover.begin(self.store.current)
+            if change is not None:
+                self.changes[number] = change
         elif takeover.phase in (Phase.BEGINNING, Phase.OPENING):
             self.settle(number)
         elif takeover.phase is Phase.RECOVERING:
             count = self.rng.randrange(4) if takeover.base.term == 1 else 0
             recover(takeover, dict(list(self.held.items())[:count]))
         elif takeover.phase is Phase.ENDED:
-            self.changes[number] = takeover.open_term(self.rng.choice([ABC, ABD]), 9)
-        elif takeover.phase is Phase.WITHDRAWN:
+            opens = self.rng.random() < 0.8
+            bookies = self.rng.choice([ABC, ABD])
+            self.changes[number] = takeover.open_term(bookies, 9) if opens else takeover.lay_to_rest()
+        elif takeover.phase in (Phase.WITHDRAWN, Phase.AT_REST):
             self.takeovers[number] = Takeover(f"client {number}, once more {self.rng.random()}")
         takeover.check_invariants()
 
     def settle(self, number: int) -> None:
         """The change of a client is decided; its answer may be lost."""
         takeover, opening = self.takeovers[number], self.takeovers[number].phase is Phase.OPENING
-        refusal = self.store.settle(self.changes[number])
+        change = self.changes[number]
+        refusal = self.store.settle(change)
         if self.rng.random() < 0.3:
             return
         del self.changes[number]
         if refusal is not None:
             takeover.on_refused(refusal)
+        elif isinstance(change, LayToRest):
+            takeover.on_laid_to_rest()
         elif opening:
             takeover.on_opened(self.store.current)
             assert self.winners.setdefault(self.store.current.term, number) == number

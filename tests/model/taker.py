@@ -122,15 +122,22 @@ class Taker(MachineRecovery):
         assert isinstance(message.request, Change)
         stream, takeover = message.answer.metadata, self._takeover
         if isinstance(message.request.change, ReadRoot):
-            return [self._to_store(takeover.begin(stream))]
+            return self._begin(stream)
         if isinstance(message.answer, Conflict):
             return self._refused(message.answer)
         if takeover.phase is Phase.OPENING:
             return self._opened(stream)
         takeover.on_begun(stream)
+        return self._begun(stream)
+
+    def _begin(self, stream: StreamMetadata) -> list[Message]:
+        begin = self._takeover.begin(stream)
+        return self._begun(stream) if begin is None else [self._to_store(begin)]
+
+    def _begun(self, stream: StreamMetadata) -> list[Message]:
         self._base = stream
-        self._machine = takeover.recovery
-        return self._finish() if takeover.phase is Phase.ENDED else self._fence_all()
+        self._machine = self._takeover.recovery
+        return self._finish() if self._takeover.phase is Phase.ENDED else self._fence_all()
 
     def _refused(self, answer: Conflict) -> list[Message]:
         assert answer.error is not None, "a stream's change is refused with an error"
@@ -142,7 +149,7 @@ class Taker(MachineRecovery):
         self._failed, self._busy, self._unwritten = frozenset(), 0, ()
         self._closing = False
         self._attempt += 1
-        return [self._to_store(takeover.begin(answer.metadata))]
+        return self._begin(answer.metadata)
 
     def _opened(self, stream: StreamMetadata) -> list[Message]:
         if self._only_ends:

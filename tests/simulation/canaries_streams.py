@@ -51,11 +51,11 @@ def fence_ends_doubt() -> list[Patch]:
 
 
 def time_falls() -> list[Patch]:
-    @patch(StreamTaker, "_last_sealed_at_ms")
-    async def last_sealed_at_ms(_original: Any, _self: Any, *_arguments: Any, **_keywords: Any) -> int:
-        return 0
+    @patch(StreamTaker, "take_over")
+    async def take_over(original: Any, self: Any, *arguments: Any, **keywords: Any) -> Any:
+        return await original(self, *arguments, **keywords | {"not_before_ms": 0})
 
-    return [last_sealed_at_ms]
+    return [take_over]
 
 
 def old_leader_heals() -> list[Patch]:

@@ -23,7 +23,7 @@ from octavo.protocol.messages import CAPABILITY_TERMS, Add, AddFlag, Op, Read, R
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
 from support.fake_bookie import FakeBookie
-from support.streams import StreamCluster, stream_cluster
+from support.streams import NOW, StreamCluster, stream_cluster
 from support.waiting import eventually
 from support.writing import DIGEST, PASSWORD
 
@@ -79,6 +79,45 @@ async def test_a_takeover_from_rest_asks_no_bookie(cluster: StreamCluster) -> No
     await writer.close()
     await cluster.client("second").take_over(writer.id)
     assert not [request for request in requests(cluster) if isinstance(request, Read | ReadLac)]
+
+
+async def test_a_takeover_learns_the_time_of_the_last_entry_from_the_recovery(cluster: StreamCluster) -> None:
+    """Rule P10: no request is sent for it alone, and it is the later one of the writer's clock and the client's."""
+    writer = await create(cluster)
+    ahead_ms = int(NOW.timestamp() * 1000) + 3_600_000
+    writer._sealed_at_ms = ahead_ms
+    await writer.add(b"a")
+    stream = await cluster.fake.store.read_stream(writer.id)
+    opened = await cluster.client("second").taker.take_over(stream, writer._secrets, not_before_ms=None)
+    assert opened.value.last_fragment.opened_at_ms == ahead_ms
+    assert all(one.flags & ReadFlag.FENCE for one in requests(cluster) if isinstance(one, Read | ReadLac))
+
+
+async def test_a_takeover_from_rest_reads_the_last_entry_for_its_time_and_the_metadata_once(
+    cluster: StreamCluster,
+) -> None:
+    writer = await create(cluster)
+    ahead_ms = int(NOW.timestamp() * 1000) + 3_600_000
+    writer._sealed_at_ms = ahead_ms
+    await writer.add(b"a")
+    await writer.close()
+    stream = await cluster.fake.store.read_stream(writer.id)
+    cluster.fake.interposed.make_unavailable("read_stream")
+    opened = await cluster.client("second").taker.take_over(stream, writer._secrets, not_before_ms=None)
+    assert opened.value.last_fragment.opened_at_ms == ahead_ms
+    assert {type(one) for one in requests(cluster) if isinstance(one, Read | ReadLac)} == {Read}
+
+
+async def test_a_takeover_from_an_old_rest_finds_its_term_over(cluster: StreamCluster) -> None:
+    """The metadata that say "at rest" are out of date: nothing is opened on top of what another client has opened."""
+    writer = await create(cluster)
+    await writer.add(b"a")
+    await writer.close()
+    old = await cluster.fake.store.read_stream(writer.id)
+    second = await cluster.client("second").take_over(writer.id)
+    with pytest.raises(TermOverError):
+        await cluster.client("third").taker.take_over(old, writer._secrets)
+    assert await second.add(b"b") == 1
 
 
 async def test_a_takeover_of_an_open_stream_ends_its_writer(cluster: StreamCluster) -> None:
