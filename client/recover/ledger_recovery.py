@@ -108,11 +108,10 @@ class End:
 class LedgerRecovery:
     """See the module. ``first_entry_id`` and ``length_before`` are those of the last fragment. ``term``: that of its
     entries; 0 for a ledger with one writer, whose ids are plain numbers of any size. ``terms_skipped``: how many terms
-    after it a restore of the metadata leaves out. ``wants_time``: the
-    time of the last entry is wanted, if the fragment has one."""
+    after it a restore of the metadata leaves out. ``wants_time``: the time of the last entry is wanted, if
+    the fragment has one."""
 
     __slots__ = (
-        "_absent",
         "_anchor",
         "_answered",
         "_end",
@@ -130,6 +129,7 @@ class LedgerRecovery:
         "_length",
         "_next",
         "_next_term",
+        "_not_denied",
         "_quorums",
         "_recovered",
         "_start_length",
@@ -175,8 +175,9 @@ class LedgerRecovery:
         self._answered = [first_entry_id] * quorums.ensemble_size
         """Per position, the lowest id it has not answered for."""
         self._found: dict[int, bytes] = {}
-        self._absent: dict[int, int] = {}
-        """Id -> mask of the positions that should hold it and do not."""
+        self._not_denied: list[set[int]] = [set() for _ in range(quorums.ensemble_size)]
+        """Per position, the ids that it has answered for and has, or cannot tell of. All others below
+        :attr:`_answered` it denies: an answer of a bookie that has nothing says so of thousands of ids."""
         self._recovered: list[bytes] = []
         self._held_bytes = 0
         self._written_back = first_entry_id - 1
@@ -232,7 +233,7 @@ class LedgerRecovery:
         if self._end is not None:
             return None
         if self._stuck_at is not None:
-            members = self._quorums.write_mask(self._stuck_at) & ~self._absent.get(self._stuck_at, 0)
+            members = self._quorums.write_mask(self._stuck_at) & ~self._answers_about(self._stuck_at)[0]
             return _positions(members or self._quorums.write_mask(self._stuck_at))
         if not self._fence_over and self._fenced | self._gave_up == self._quorums.full_mask:
             return _positions(self._gave_up)
@@ -314,18 +315,14 @@ class LedgerRecovery:
         answered = max(self._answered[position], self._next)
         if first > answered:
             return
-        cannot_tell = set(unknown)
-        residues = set(self._quorums.residues_at(position))
-        size, bit = self._quorums.ensemble_size, 1 << position
-        for entry_id in range(answered, last_covered + 1):
-            if entry_id % size not in residues or entry_id in cannot_tell:
-                continue
-            sealed = found.get(entry_id)
-            if sealed is None:
-                self._absent[entry_id] = self._absent.get(entry_id, 0) | bit
-            elif entry_id not in self._found:
-                self._found[entry_id] = sealed
-                self._held_bytes += len(sealed)
+        residues, size = set(self._quorums.residues_at(position)), self._quorums.ensemble_size
+        asked = range(answered, last_covered + 1)
+        cannot_tell = {entry_id for entry_id in unknown if entry_id in asked and entry_id % size in residues}
+        has = {entry_id for entry_id in found if entry_id in asked and entry_id % size in residues} - cannot_tell
+        for entry_id in has - self._found.keys():
+            self._found[entry_id] = found[entry_id]
+            self._held_bytes += len(found[entry_id])
+        self._not_denied[position] |= has | cannot_tell
         self._answered[position] = max(answered, last_covered + 1)
         self._decide()
 
@@ -352,15 +349,19 @@ class LedgerRecovery:
     def evidence(self, entry_id: int) -> Evidence:
         """What the answers so far say about an id."""
         members = self._quorums.write_mask(entry_id)
-        waiting = 0
+        denying, waited_for = self._answers_about(entry_id)
+        return Evidence(entry_id in self._found, self._quorums.covers(members, denying), bool(members & waited_for))
+
+    def _answers_about(self, entry_id: int) -> tuple[int, int]:
+        """Masks of the positions that do not have an id and say so, and of those whose answer is to come. Of use for
+        the id's write set only."""
+        denying = waited_for = 0
         for position, answered in enumerate(self._answered):
-            if answered <= entry_id and not self._gave_up >> position & 1:
-                waiting |= 1 << position
-        return Evidence(
-            entry_id in self._found,
-            self._quorums.covers(members, self._absent.get(entry_id, 0)),
-            bool(members & waiting),
-        )
+            if answered > entry_id:
+                denying |= (entry_id not in self._not_denied[position]) << position
+            elif not self._gave_up >> position & 1:
+                waited_for |= 1 << position
+        return denying, waited_for
 
     def _verdict(self, entry_id: int) -> Verdict:
         if self._highest is not None and entry_id > self._highest:
@@ -389,7 +390,8 @@ class LedgerRecovery:
 
     def _keep(self, entry_id: int) -> None:
         sealed = self._found.pop(entry_id)
-        self._absent.pop(entry_id, None)
+        for ids in self._not_denied:
+            ids.discard(entry_id)
         header = header_of(sealed)
         self._length, self._last_sealed_at_ms = header.length, header.sealed_at_ms
         self._next = entry_id + 1
@@ -404,7 +406,8 @@ class LedgerRecovery:
         """Whatever lies after the first end is dropped (rule F4)."""
         self._held_bytes -= sum(map(len, self._found.values()))
         self._found.clear()
-        self._absent.clear()
+        for ids in self._not_denied:
+            ids.clear()
 
     # --- for tests and model checkers -------------------------------------------------------------------------------
 
@@ -414,6 +417,7 @@ class LedgerRecovery:
         for name in LedgerRecovery.__slots__:
             value = getattr(self, name)
             setattr(other, name, value.copy() if isinstance(value, dict | list) else value)
+        other._not_denied = [ids.copy() for ids in self._not_denied]
         return other
 
     def state(self) -> tuple[object, ...]:
@@ -429,7 +433,7 @@ class LedgerRecovery:
             self._length,
             tuple(self._answered),
             tuple(sorted(self._found.items())),
-            tuple(sorted(self._absent.items())),
+            tuple(map(frozenset, self._not_denied)),
             tuple(self._recovered),
             self._written_back,
             self._end,
@@ -447,13 +451,14 @@ class LedgerRecovery:
         )
         if not self._fence_over:
             assert not self._found
-            assert not self._absent
+            assert not any(self._not_denied)
             assert self._end is None
             return
         assert self._lac >= self._first - 1, "recovery never starts below the last fragment (#2615)"
         assert self._next > self._lac or self._anchor == self._next
         assert self._written_back < max(self._next, self._lac + 1)
-        assert min([*self._found, *self._absent], default=self._next) >= self._next, "nothing decided is kept"
+        kept = self._found.keys() | set[int]().union(*self._not_denied)
+        assert min(kept, default=self._next) >= self._next, "nothing decided is kept"
         held = sum(map(len, self._found.values())) + sum(map(len, self._recovered))
         assert self._held_bytes >= held
         if self._end is None and self._stuck_at is None:
