@@ -1,7 +1,7 @@
 """Chooses the bookies that a term begins with: such as can be reached now and know terms."""
 
 import asyncio
-from functools import partial
+from collections.abc import Collection, Mapping
 
 from octavo.client.place.placer import Placer
 from octavo.client.wire.pool import ConnectionPool
@@ -13,6 +13,10 @@ from octavo.protocol.quorums import Quorums
 _REACH_SECONDS = 2.0
 """Time to reach a bookie before another one is tried."""
 
+_GRACE_SECONDS_MIN = 0.05
+"""What a takeover allows the slowest bookies for connecting, once the others make every ack quorum, although those took
+less."""
+
 
 class Ensembles:
     """Of one client."""
@@ -21,9 +25,15 @@ class Ensembles:
         self._pool = pool
         self._placer = placer
 
-    async def reachable(self, quorums: Quorums, bookies: tuple[BookieId, ...]) -> tuple[BookieId, ...]:
+    async def reachable(
+        self, quorums: Quorums, bookies: tuple[BookieId, ...], *, asked_at: float | None = None
+    ) -> tuple[BookieId, ...]:
         """These bookies, with others in the places of those that cannot be reached. Where there is no other one, the
         bookie stays, as long as every entry can reach its ack quorum without it (rule W8).
+
+        ``asked_at``: the time, on the loop's clock, since when bookies are asked for something else that was waited
+        for. Once enough of them are reached, the others get as long again, and are given up then: the writer does not
+        need them to begin. Without it all get a few seconds.
 
         Raises :class:`NotEnoughBookiesError`, :class:`MetadataUnavailableError`.
         """
@@ -31,8 +41,7 @@ class Ensembles:
         reached: dict[int, BookieId] = {}
         wanted = dict(enumerate(bookies))
         while wanted:
-            answers = await asyncio.gather(*map(self._can_be_reached, wanted.values()))
-            reached |= {at: one for (at, one), ok in zip(wanted.items(), answers, strict=True) if ok}
+            await self._reach(quorums, wanted, reached, asked_at)
             missing = [at for at in range(len(bookies)) if at not in reached]
             if not missing:
                 break
@@ -40,12 +49,39 @@ class Ensembles:
             try:
                 wanted = await self._placer.replacements(quorums, taken, missing, avoid=tried)
             except NotEnoughBookiesError:
-                usable_mask = sum(1 << at for at in reached)
-                if not all(map(partial(quorums.can_be_acknowledged, usable_mask=usable_mask), range(len(bookies)))):
+                if not _are_enough(quorums, reached):
                     raise
                 break
             tried |= set(wanted.values())
         return tuple(reached.get(at, one) for at, one in enumerate(bookies))
+
+    async def _reach(
+        self,
+        quorums: Quorums,
+        wanted: Mapping[int, BookieId],
+        reached: dict[int, BookieId],
+        asked_at: float | None,
+    ) -> None:
+        """Add to ``reached`` those of ``wanted`` that can be reached in time."""
+        loop = asyncio.get_running_loop()
+        asked = {loop.create_task(self._can_be_reached(one)): (at, one) for at, one in wanted.items()}
+        deadline: float | None = None
+        pending: Collection[asyncio.Task[bool]] = asked.keys()
+        try:
+            while pending:
+                now = loop.time()
+                if deadline is None and asked_at is not None and _are_enough(quorums, reached):
+                    deadline = now + max(_GRACE_SECONDS_MIN, now - asked_at)
+                left = None if deadline is None else max(deadline - now, 0.0)
+                done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                reached |= dict(asked[task] for task in done if task.result())
+                if not done:
+                    break
+        finally:
+            for task in pending:
+                task.cancel()
+            if pending:
+                await asyncio.wait(pending)
 
     async def next_ones(self, quorums: Quorums, present: tuple[BookieId, ...]) -> tuple[BookieId, ...]:
         """The bookies of a fragment after the one on ``present``: newly placed, if all of them can be reached, else the
@@ -64,3 +100,9 @@ class Ensembles:
         except OctavoError:
             return False
         return CAPABILITY_TERMS in connection.capabilities
+
+
+def _are_enough(quorums: Quorums, reached: Collection[int]) -> bool:
+    """Whether the bookies at these positions make an ack quorum for every entry."""
+    usable_mask = sum(1 << at for at in reached)
+    return all(quorums.can_be_acknowledged(residue, usable_mask) for residue in range(quorums.ensemble_size))

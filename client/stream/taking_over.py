@@ -130,12 +130,13 @@ class StreamTaker:
         not_before_ms: int,
     ) -> Versioned[StreamMetadata] | None:
         """One attempt; None if the stream must be read again."""
+        asked_at = asyncio.get_running_loop().time()
         ended = await self._end_term(takeover, stream, secrets)
         if ended is None:
             return None
         begun, bookies = ended
         await self._read_unread(takeover, begun.value, secrets)
-        bookies = await self._ensembles.reachable(quorums_of(takeover.base), bookies)
+        bookies = await self._ensembles.reachable(quorums_of(takeover.base), bookies, asked_at=asked_at)
         opening = takeover.open_term(bookies, max(self._now_ms(), not_before_ms), leader_term=leader_term)
         opened = await self._change(takeover, begun, opening)
         if opened is not None:

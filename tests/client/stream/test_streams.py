@@ -1,11 +1,14 @@
 """Streams on bookies in memory that speak the real wire: created, written, taken over, laid to rest."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from octavo.client.stream import ensembles
 from octavo.client.stream.term_writer import TermWriter
+from octavo.metadata.registration import split_address
 from octavo.metadata.stream_model import StreamState
 from octavo.protocol.entries import Sealer, derive_secrets
 from octavo.protocol.errors import (
@@ -264,6 +267,30 @@ async def test_with_a_dead_bookie_and_no_other_one_the_stream_goes_on() -> None:
         assert await second.add(b"b") == 1
         await second.close()
         assert await cluster.held(writer.id) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("at_rest", [False, True])
+async def test_a_takeover_does_not_wait_for_a_host_that_takes_connections_and_says_nothing(
+    size: int, at_rest: bool
+) -> None:
+    """The recovery does without it, and so does the choice of the next bookies: another one, if there is one."""
+    async with stream_cluster(size) as cluster:
+        writer = await create(cluster)
+        await writer.add(b"a")
+        if at_rest:
+            await writer.close()
+        silent, *_ = members(cluster, writer)
+        host, port = split_address(silent.address)
+        await silent.stop()
+        with socket.create_server((host, port)):
+            client, loop = cluster.client("second"), asyncio.get_running_loop()
+            started = loop.time()
+            second = await client.take_over(writer.id)
+            assert loop.time() - started < ensembles._REACH_SECONDS
+            assert (silent.bookie_id in second.stream.last_fragment.bookies) == (size == 3)
+            assert await second.add(b"b") == 1
+            await second.close()
 
 
 async def test_without_coverage_no_end_is_claimed(cluster: StreamCluster) -> None:
