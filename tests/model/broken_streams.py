@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from model.bookie import Bookie, BookieState
 from model.broken_clients import QuorumsCoveringOneShort
@@ -120,9 +120,9 @@ class ReadsTermsWithoutFence(Taker):
 class RecoveryCoveringOneShort(LedgerRecovery):
     """Takes one answer less than coverage for coverage."""
 
-    def __init__(self, quorums: Quorums, *, first_entry_id: int, length_before: int, term: int) -> None:
+    def __init__(self, quorums: Quorums, **arguments: Any) -> None:
         short = QuorumsCoveringOneShort(quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum)
-        super().__init__(short, first_entry_id=first_entry_id, length_before=length_before, term=term)
+        super().__init__(short, **arguments)
 
 
 class TakesOverOneShort(Taker):
