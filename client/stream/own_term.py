@@ -15,6 +15,9 @@ from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.metadata.changes import who_fenced
 from octavo.metadata.debts import Debt
+from octavo.metadata.page_out import read_again
+from octavo.metadata.pages import PageMissingError
+from octavo.metadata.paging import StreamPages
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.stream_changes import ChangeFragment, RenewTerm, Rest, StreamChange, TermEnd
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState, position_in
@@ -191,12 +194,33 @@ class OwnTerm(OwnMetadata):
         # A term that has just been opened by renewal is empty.
         last = EntryId(max(last_add_confirmed, self._base.first_entry_id - 1))
         try:
+            await self._rest(last, length, debt)
+        except TermOverError:
+            ended = await self._ended_at(last)
+            if ended is None:
+                raise
+            self._note(ended)
+
+    async def _rest(self, last: EntryId, length: int, debt: Debt) -> None:
+        try:
             await self._make(_rest(self._base, last, length, debt))
         except (InternalError, MetadataConflictError):
             # The store may have made a change of this writer whose answer was lost (rule M1).
             if self._base_in_doubt is None:
                 raise
             await self._make(_rest(self._base_in_doubt, last, length, debt))
+
+    async def _ended_at(self, last: EntryId) -> Versioned[StreamMetadata] | None:
+        """The metadata in which the term has ended at this place, although the root alone does not tell: what does lies
+        in a page by now. None if the term ended elsewhere, or nothing tells."""
+        pages, missed = StreamPages(self._store), 0
+        while True:
+            stream = await self._store.read_stream(self.value.ledger_id)
+            try:
+                return stream if await pages.end_of_term(stream.value, self._base.term) == last else None
+            except PageMissingError as error:
+                missed += 1
+                await read_again(self._store, stream.value, error, missed)
 
     async def _settle_renewal(self) -> None:
         """Find out whether a renewal whose answer was lost has been made. What stands afterwards is laid to rest, so

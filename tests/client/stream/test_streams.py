@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from octavo.client.stream import ensembles
 from octavo.client.stream.term_writer import TermWriter
+from octavo.metadata.debts import NO_DEBT
+from octavo.metadata.page_out import page_out
 from octavo.metadata.registration import split_address
 from octavo.metadata.stream_model import StreamState
 from octavo.protocol.entries import Sealer, derive_secrets
@@ -22,6 +24,7 @@ from octavo.protocol.errors import (
     TermOverError,
     UnauthorizedError,
 )
+from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.messages import CAPABILITY_TERMS, Add, AddFlag, Op, Read, ReadFlag, ReadLac, Request
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
@@ -134,6 +137,63 @@ async def test_a_takeover_of_an_open_stream_ends_its_writer(cluster: StreamClust
     await writer.close()  # its term ended where it had acknowledged, as the metadata tell
     await second.close()
     assert await cluster.held(writer.id) == [b"a", b"b", b"c"]
+
+
+async def terms_of_others(cluster: StreamCluster, ledger_id: LedgerId, count: int) -> None:
+    """Other clients write in so many terms, and all that is old lies in a page then."""
+    for number in range(count):
+        other = await cluster.client(f"other {number}").take_over(ledger_id)
+        await other.add(b"x")
+        await other.close()
+    await page_out(cluster.fake.store, ledger_id, writer_token="w")
+
+
+async def test_a_writer_that_leaves_late_learns_from_a_page_that_its_term_ended_with_its_last_entry(
+    cluster: StreamCluster,
+) -> None:
+    """Rule T8: the end that it wanted stands, and only the page tells."""
+    cluster.fake.interposed.silence("watch_stream")
+    writer = await create(cluster)
+    await writer.add_many([b"a", b"b"])
+    await terms_of_others(cluster, writer.id, 3)
+    stream = await cluster.stored(writer.id)
+    assert stream.page_of_term(1) is not None
+    assert stream.end_of_term(1) is None
+    await writer.close()
+    assert await cluster.stored(writer.id) == stream
+
+
+async def test_a_writer_that_leaves_late_and_has_sent_more_than_its_term_has_learns_that_it_is_over(
+    cluster: StreamCluster,
+) -> None:
+    cluster.fake.interposed.silence("watch_stream")
+    writer = await create(cluster)
+    await writer.add(b"a")
+    await terms_of_others(cluster, writer.id, 3)
+    own = writer._own_term
+    with pytest.raises(TermOverError):
+        await own.close(EntryId(place(1, 1)), 2, NO_DEBT)
+
+
+async def test_a_writer_that_leaves_late_finds_another_page_if_the_one_that_tells_is_replaced(
+    cluster: StreamCluster,
+) -> None:
+    cluster.fake.interposed.silence("watch_stream")
+    writer = await create(cluster)
+    await writer.add(b"a")
+    await terms_of_others(cluster, writer.id, 3)
+    real = cluster.fake.interposed.real
+    replaced: list[str] = []
+
+    async def read_document(name: str) -> Any:
+        if not replaced:
+            replaced.append(name)
+            await terms_of_others(cluster, writer.id, 2)
+        return await real.read_document(name)
+
+    cluster.fake.interposed.interpose("read_document", read_document)
+    await writer.close()
+    assert replaced
 
 
 async def test_a_writer_that_hears_nothing_is_stopped_by_the_bookies(cluster: StreamCluster) -> None:
