@@ -11,7 +11,7 @@ fields survive a change by an older one. A change that an older version must not
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -48,6 +48,11 @@ def with_checksum(before: str, behind: str) -> bytes:
     checksum = _crc32c(f"{{{before}{comma}{behind}}}".encode("ascii"))
     behind_it = f",{behind}" if behind else ""
     return f'{{{before}{"," if before else ""}"{_CHECKSUM_KEY}":"{checksum:08x}"{behind_it}}}'.encode("ascii")
+
+
+def encode_items(items: Iterable[Any]) -> str:
+    """The canonical form of some items of a list: without the brackets."""
+    return ",".join(map(_ENCODER.encode, items))
 
 
 def decode_object(value: bytes, *, what: str, format_max: int, format_min: int = 1) -> dict[str, Any]:

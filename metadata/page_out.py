@@ -4,7 +4,15 @@
 from typing import Final
 
 from octavo.metadata.page_reference import PageReference
-from octavo.metadata.pages import Page, PageMissingError, decode_page, page_document, paging_is_due, plan_paging
+from octavo.metadata.pages import (
+    Page,
+    PageMissingError,
+    check_page,
+    decode_page,
+    page_document,
+    paging_is_due,
+    plan_paging,
+)
 from octavo.metadata.settling import ATTEMPTS_MAX, settle_change
 from octavo.metadata.store import MetadataStore, Version, Versioned
 from octavo.metadata.stream_changes import PageOut, WriteStream
@@ -80,7 +88,7 @@ async def page_out(
         before = None
         stream = current.value
         try:
-            last = await read_page(store, stream, stream.pages[-1]) if stream.pages else None
+            last = await _last_page(store, stream)
         except PageMissingError as error:
             await read_again(store, stream, error, missed)
             continue
@@ -105,6 +113,15 @@ async def page_out(
         f"stream {ledger_id} changed {ATTEMPTS_MAX} times while this client tried to page it out",
         may_have_happened=False,
     )
+
+
+async def _last_page(store: MetadataStore, stream: StreamMetadata) -> bytes | None:
+    """The value of the last page, which a few fragments more are put behind without a look at it."""
+    if not stream.pages:
+        return None
+    value = await read_page_value(store, stream, stream.pages[-1])
+    check_page(stream, stream.pages[-1], value)
+    return value
 
 
 async def _make(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from octavo.metadata.encoding import FieldReader, decode_object, encode_object
+from octavo.metadata.encoding import FieldReader, decode_object, encode_items, encode_object, with_checksum
 from octavo.metadata.page_reference import PageReference, parse_page_name
 from octavo.metadata.stream_encoding import decode_fragment, encode_fragment, fragments_bytes
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
@@ -50,6 +50,9 @@ _TAIL_BYTES_DUE: Final = 3 * TAIL_BYTES_MAX // 4
 
 MOVED_FRAGMENTS_MAX: Final = 16
 """Fragments that are paged out at a time. Half of the tail stays: what was just written is what most readers want."""
+
+_CHECKSUM_BYTES: Final = len('{"crc32c":"01234567')
+"""What an encoded object begins with."""
 
 _DIGEST_BYTES: Final = 12
 """Of the digest of a page in its name. Only pages of one revision of one stream must differ."""
@@ -145,10 +148,9 @@ def make_page(stream: StreamMetadata, fragments: Sequence[StreamFragment], follo
 def decode_page(stream: StreamMetadata, page: PageReference, value: bytes) -> StreamMetadata:
     """The stored page as a :func:`page_part` of the stream, the whole of it. Raises :class:`MetadataError` when it is
     damaged, or not what the root says."""
-    what = f"stream {stream.ledger_id}, page {page.name}"
+    what = _what(stream, page)
     reader = FieldReader(decode_object(value, what=what, format_max=FORMAT), what)
-    if _digest(value) != page.token:
-        raise reader.damaged("it is another page than its name says")
+    check_page(stream, page, value)
     if reader.get("ledger_id", int) != stream.ledger_id:
         raise reader.damaged(f"it is of ledger {reader.get('ledger_id', int)}")
     fragments = tuple(decode_fragment(entry, what) for entry in reader.get("fragments", list))
@@ -157,6 +159,47 @@ def decode_page(stream: StreamMetadata, page: PageReference, value: bytes) -> St
     except InvalidArgumentError as error:
         raise reader.damaged(error.message) from error
     return part
+
+
+def check_page(stream: StreamMetadata, page: PageReference, value: bytes) -> None:
+    """Raise :class:`MetadataError` unless this is the value that the page was made with."""
+    if _digest(value) != page.token:
+        raise FieldReader({}, _what(stream, page)).damaged("it is another page than its name says")
+
+
+def _what(stream: StreamMetadata, page: PageReference) -> str:
+    return f"stream {stream.ledger_id}, page {page.name}"
+
+
+def extended_page(
+    stream: StreamMetadata,
+    page: PageReference,
+    value: bytes,
+    moved: Sequence[StreamFragment],
+    following: StreamFragment,
+) -> Page | None:
+    """As :func:`make_page`, of all fragments of the last page and those ``moved`` behind them. Nothing of the page is
+    decoded or encoded again, which would take tens of milliseconds; what is truncated of it stays with it. None if it
+    would be too large, or if the page is not of the form that this version writes."""
+    count = page.fragments + len(moved)
+    before, behind = b'","format":%d,"fragments":[' % FORMAT, b'],"ledger_id":%d}' % stream.ledger_id
+    checksum, found, rest = value.partition(before)
+    if count > PAGE_FRAGMENTS_MAX or len(checksum) != _CHECKSUM_BYTES or not found or not rest.endswith(behind):
+        return None
+    kept, added = rest.removesuffix(behind).decode("ascii"), encode_items(map(encode_fragment, moved))
+    extended = with_checksum("", f'"format":{FORMAT},"fragments":[{kept},{added}],"ledger_id":{stream.ledger_id}')
+    if len(extended) > PAGE_BYTES_MAX:
+        return None
+    last = moved[-1]
+    reference = replace(
+        page,
+        revision=stream.revision,
+        token=_digest(extended),
+        fragments=count,
+        last_entry_id=EntryId(last.first_entry_id + following.first_position - last.first_position - 1),
+        length_after=following.length_before,
+    )
+    return Page(reference, extended)
 
 
 def page_part(stream: StreamMetadata, page: PageReference, fragments: tuple[StreamFragment, ...]) -> StreamMetadata:
@@ -205,20 +248,17 @@ def _may_be_large(stream: StreamMetadata) -> bool:
     return sum(512 + sum(map(len, fragment.bookies)) for fragment in stream.fragments) > _TAIL_BYTES_DUE
 
 
-def plan_paging(stream: StreamMetadata, last_page: StreamMetadata | None) -> PagePlan | None:
+def plan_paging(stream: StreamMetadata, last_page: bytes | None) -> PagePlan | None:
     """What to page out of the root now, whether or not that is due; None if its tail has one fragment only, which is
-    the writer's. ``last_page``: the part of the last page, or None if there is none."""
+    the writer's. ``last_page``: the value of the last page, checked (:func:`check_page`), or None if there is none."""
     moved = stream.fragments[: _moved_count(stream)]
     if not moved:
         return None
     following = stream.fragments[len(moved)]
     if last_page is not None:
-        replaced = stream.pages[-1]
-        kept = tuple(last_page.truncated(stream.start).fragments)
-        if len(kept) + len(moved) <= PAGE_FRAGMENTS_MAX:
-            page = make_page(stream, (*kept, *moved), following)
-            if len(page.value) <= PAGE_BYTES_MAX:
-                return PagePlan(moved, replaced, page)
+        page = extended_page(stream, stream.pages[-1], last_page, moved, following)
+        if page is not None:
+            return PagePlan(moved, stream.pages[-1], page)
     return PagePlan(moved, None, make_page(stream, moved, following))
 
 

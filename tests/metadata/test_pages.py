@@ -313,8 +313,7 @@ def grown(count: int, fragments: tuple[StreamFragment, ...] | None = None) -> tu
             stream = stream.at_rest(end, fragment.length_before).with_next_term("x", fragment)
         while paging_is_due(stream):
             last = stream.pages[-1] if stream.pages else None
-            part = None if last is None else decode_page(stream, last, pages[last.name].value)
-            plan = plan_paging(stream, part)
+            plan = plan_paging(stream, None if last is None else pages[last.name].value)
             assert plan is not None
             pages[plan.page.reference.name] = plan.page
             stream = written(PageOut(plan.moved, plan.replaced, plan.page.reference).decide(stream))
@@ -348,14 +347,45 @@ def test_a_tail_of_one_fragment_is_the_writers() -> None:
     assert plan.moved == many_fragments(2)[:1]
 
 
-def test_fragments_that_were_truncated_are_left_out_when_their_page_is_made_anew() -> None:
+def test_fragments_that_were_truncated_stay_in_their_page_when_that_is_extended() -> None:
     root, (page,) = paged_stream(20, 6)
     root = root.truncated(10, place(1, 10))
-    plan = plan_paging(root, decode_page(root, page.reference, page.value))
+    plan = plan_paging(root, page.value)
     assert plan is not None
-    assert plan.page.reference.fragments == 6 - 3 + 13
+    assert plan.page.reference.fragments == 6 + 13
     after = written(PageOut(plan.moved, plan.replaced, plan.page.reference).decide(root))
-    assert (after.start, after.start_place, after.pages[0].first_position) == (10, place(1, 10), 9)
+    assert (after.start, after.start_place, after.pages[0].first_position) == (10, place(1, 10), 0)
+
+
+@pytest.mark.parametrize("count", [20, 400])
+def test_an_extended_page_is_the_page_that_would_be_made_of_all_its_fragments(count: int) -> None:
+    fragments = many_fragments(count)
+    root, (page,) = paged_stream(count, 6)
+    plan = plan_paging(root, page.value)
+    assert plan is not None
+    stop = 6 + len(plan.moved)
+    assert plan.page == make_page(root, fragments[:stop], fragments[stop])
+
+
+def test_what_a_newer_version_says_of_fragments_stays_in_an_extended_page() -> None:
+    newer = [replace(one, unknown_fields={"more": [1, "]"]}) for one in many_fragments(20)]
+    stream = open_stream(*newer)
+    page = make_page(stream, stream.fragments[:6], stream.fragments[6])
+    root = stream.with_page(page.reference, moved=6, replaces_last=False)
+    plan = plan_paging(root, page.value)
+    assert plan is not None
+    after = written(PageOut(plan.moved, plan.replaced, plan.page.reference).decide(root))
+    assert decode_page(after, plan.page.reference, plan.page.value).fragments == tuple(newer[:19])
+
+
+def test_a_page_of_another_form_is_left_as_it_is_and_a_new_one_begins() -> None:
+    """Of a newer version, perhaps: what it says beside the fragments must not be lost."""
+    root, (page,) = paged_stream(20, 6)
+    fields = decode_object(page.value, what="page", format_max=FORMAT) | {"more": 1}
+    value = encode_object(fields, format_number=FORMAT)
+    plan = plan_paging(root, value)
+    assert plan is not None
+    assert (plan.replaced, plan.page.reference.fragments) == (None, 13)
 
 
 # --- the changes -----------------------------------------------------------------------------------------------------

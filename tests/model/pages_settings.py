@@ -2,7 +2,18 @@
 
 from dataclasses import dataclass, replace
 
-from model.pages_world import Deleter, Pager, PagesWorld, Repairer, Sweeper, Taker, Truncator, Writer, decode_mutated
+from model.pages_world import (
+    Deleter,
+    Pager,
+    PagesWorld,
+    Repairer,
+    Sweeper,
+    Taker,
+    Truncator,
+    Writer,
+    check_nothing,
+    decode_mutated,
+)
 from octavo.metadata.pages import page_document, parse_document
 from octavo.metadata.stream_changes import PageOut, Truncate, WriteStream
 from octavo.metadata.stream_model import StreamMetadata
@@ -85,7 +96,7 @@ PAGES_CANARIES = (
     PagesCanary(
         "mutable pages",
         "N3",
-        PagesWorld((Pager(2, decode=decode_mutated), Writer(), Repairer(1, mutates=True)), decode=decode_mutated),
+        PagesWorld((Pager(2, check=check_nothing), Writer(), Repairer(1, mutates=True)), decode=decode_mutated),
         PagesWorld((Pager(2), Writer(), Repairer(1))),
     ),
     PagesCanary(

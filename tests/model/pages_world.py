@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from octavo.metadata.changes import Refuse, Settled
 from octavo.metadata.page_reference import PageReference
-from octavo.metadata.pages import decode_page, is_left_over, page_document, plan_paging, repaired_page
+from octavo.metadata.pages import check_page, decode_page, is_left_over, page_document, plan_paging, repaired_page
 from octavo.metadata.stream_changes import (
     BeginTakeover,
     ChangeFragment,
@@ -125,10 +125,10 @@ class Pager(Client):
         change: type[PageOut] = PageOut,
         names_first: bool = False,
         merges: bool = True,
-        decode: Callable[[StreamMetadata, PageReference, bytes], StreamMetadata] = decode_page,
+        check: Callable[[StreamMetadata, PageReference, bytes], None] = check_page,
     ) -> None:
         self._times = times
-        self._decode = decode
+        self._check = check
         self._merges = merges
         self._change = change
         self._names_first = names_first
@@ -168,10 +168,10 @@ class Pager(Client):
             return "finds no stream", stored, _ENDED
         last = None
         if root.pages and self._merges:
-            value = stored.value(page_document(root.ledger_id, root.pages[-1]))
-            if value is None:
+            last = stored.value(page_document(root.ledger_id, root.pages[-1]))
+            if last is None:
                 return "finds no page", stored, _ENDED  # impossible: the invariant tells
-            last = self._decode(root, root.pages[-1], value)
+            self._check(root, root.pages[-1], last)
         plan = plan_paging(root, last)
         if plan is None:
             return "finds nothing to page out", stored, self._next(done)
@@ -376,6 +376,10 @@ class Deleter(Client):
 def decode_mutated(root: StreamMetadata, page: PageReference, value: bytes) -> StreamMetadata:
     """A page that may have been changed on purpose: it need not have the digest of its name."""
     return decode_page(root, replace(page, token=hashlib.sha256(value).hexdigest()[:24]), value)
+
+
+def check_nothing(_root: StreamMetadata, _page: PageReference, _value: bytes) -> None:
+    """Likewise."""
 
 
 BEGINNING = open_stream(*(stream_fragment(1, at, at, "abc", 10 * at) for at in range(4)))
