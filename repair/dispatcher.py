@@ -141,8 +141,13 @@ class Dispatcher:
         self._blocked.wake(now)
 
     async def on_round(self) -> None:
-        """A round was taken: the queue is made again, and holes are to be filled."""
+        """A round was taken: the queue is made again, and holes are to be filled. Streams with a damaged page are
+        blocked, whatever bookies they name: nobody knows those of the page."""
         await self._make_queue()
+        now = asyncio.get_running_loop().time()
+        for ledger_id in sorted(self._rounds.parts.damaged):
+            if ledger_id not in self._blocked:
+                self._blocked.add(self._damaged(ledger_id), now)
         for ledger_id, member in self._rounds.take_holes():
             self._own[member, Job(ledger_id, None, Why.HOLE)] = None
 
@@ -290,7 +295,11 @@ class Dispatcher:
             if isinstance(result, Planned):
                 return result
             blocked = blocked or result
-        return blocked
+        return self._damaged(metadata.ledger_id) if metadata.ledger_id in self._rounds.parts.damaged else blocked
+
+    def _damaged(self, ledger_id: LedgerId) -> Blocked:
+        reason = f"{self._rounds.parts.damaged[ledger_id]}; restore the page, because it may name any bookie"
+        return Blocked(ledger_id, 0, None, BlockedClass.SHORT, (), reason)
 
     def _room(self, target: BookieId, jobs: dict[BookieId, list[Job]]) -> int:
         return self._outstanding.room(target) - len(jobs.get(target, ()))

@@ -44,11 +44,15 @@ class StreamParts:
         self._store = store
         self._pages = StreamPages(store, pages_max=_PAGES_CACHED)
         self._facts: dict[LedgerId, dict[PageReference, _PageFacts]] = {}
+        self.damaged: dict[LedgerId, str] = {}
+        """Streams with a page that could not be understood when they were last looked at, and why: it may name any
+        bookie. Changed only here."""
 
     async def seen(self, metadata: EitherMetadata) -> Seen | None:
         """What the census keeps of a ledger or a stream; None if it was deleted meanwhile. A page that cannot be
-        understood is left out, and logged. Raises :class:`MetadataUnavailableError`."""
+        understood is left out, and noted in :attr:`damaged`. Raises :class:`MetadataUnavailableError`."""
         seen = Seen.of(metadata)
+        self.damaged.pop(metadata.ledger_id, None)
         if isinstance(metadata, LedgerMetadata) or not metadata.pages:
             return seen
         try:
@@ -108,6 +112,7 @@ class StreamParts:
         """These ledgers are not looked at any more."""
         for ledger_id in ledger_ids:
             self._facts.pop(ledger_id, None)
+            self.damaged.pop(ledger_id, None)
 
     async def _facts_of(self, stream: StreamMetadata) -> list[_PageFacts]:
         missed = 0
@@ -142,6 +147,7 @@ class StreamParts:
         return _facts(part)
 
     def _note_damage(self, stream: StreamMetadata, error: MetadataError) -> None:
+        self.damaged[stream.ledger_id] = error.message
         log.warning("a page of a stream cannot be understood", ledger=int(stream.ledger_id), reason=error.message)
 
 

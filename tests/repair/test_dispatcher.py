@@ -1,5 +1,6 @@
 """The auditor's plans against targets that are silent, late or do nothing (rules A3, A5 to A7 and A10)."""
 
+import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
@@ -10,8 +11,11 @@ from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import MetadataStore, ReplaceMember
 from octavo.metadata.memory import MemoryServer, open_memory_store
+from octavo.metadata.pages import page_document
 from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
+from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.repair import operators
 from octavo.repair.bookie_watch import BookieWatch
 from octavo.repair.dispatcher import Dispatcher
 from octavo.repair.documents import Report, WorkPlan, decode_plan, done_name, encode_report, work_name
@@ -21,6 +25,7 @@ from octavo.repair.settings import RepairSettings
 from support.ledger_metadata import fragment, open_ledger
 from support.local_bookie import MemoryBookie
 from support.metadata_clusters import registration
+from support.paged_streams import paged_stream
 
 A, B, C, T = (BookieId(name) for name in "abct")
 LOST = RepairStates({A: BookieCondition(Condition.LOST, 0)})
@@ -160,3 +165,35 @@ async def test_what_is_read_for_another_reason_is_learnt_by_the_census(desk: Des
     desk.rounds.ask_about([ledger_id])
     await desk.round()
     assert list(desk.rounds.census.names(T)) == [ledger_id]
+
+
+async def test_a_stream_with_a_damaged_page_is_shown_until_the_page_can_be_read(desk: Desk) -> None:
+    """It may name a bookie that is drained, or lost: neither of them counts as empty meanwhile."""
+    ledger_id = await desk.store.allocate_ledger_id()
+    root, (page,) = paged_stream(20, 10, ledger_id=ledger_id)
+    document = page_document(ledger_id, page.reference)
+    await desk.store.create_document(document, b"{}")
+    tail = tuple(replace(one, bookies=(B, C, BookieId("x"))) for one in root.fragments)
+    await desk.store.create_stream(replace(root, fragments=tail))
+    now = asyncio.get_running_loop().time()
+    for _ in range(2):
+        await desk.round()
+        await desk.dispatcher.plan(now + 1.0)
+        assert desk.dispatcher.counts()["short"] == 1
+    await desk.dispatcher.write_summary(0)
+    (blocked,) = (await operators.read_status(desk.store)).blocked
+    assert blocked.ledger_id == ledger_id
+    assert "restore the page" in blocked.reason
+    states = await operators.read_states(desk.store)
+    with pytest.raises(MetadataError, match="damaged"):
+        await operators.find_unfinished(desk.store, states.with_bookie(A, BookieCondition(Condition.LOST, 0)))
+    with pytest.raises(MetadataError, match="damaged"):
+        [one async for one in operators.ledgers_naming(desk.store, A, count=1)]
+    found = await desk.store.read_document(document)
+    assert found is not None
+    await desk.store.compare_and_set_document(document, page.value, found.version)
+    await desk.round()
+    assert ledger_id in desk.rounds.census.names(A)
+    desk.watch.states = RepairStates()
+    await desk.dispatcher.plan(now + 1000.0)
+    assert desk.dispatcher.counts()["short"] == 0

@@ -14,13 +14,15 @@ from octavo.metadata.garbage_hold import DOCUMENT, GarbageHold, set_hold
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.page_out import page_out
 from octavo.metadata.pages import PAGES_PREFIX, page_document
-from octavo.metadata.paging import truncate_stream
+from octavo.metadata.paging import parts_of, truncate_stream
 from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
 from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.places import place
 from octavo.repair.census import Seen
 from octavo.repair.rounds import Rounds
 from octavo.repair.settings import RepairSettings
+from octavo.repair.settled import settled_ranges
 from octavo.repair.stream_parts import StreamParts
 from support.local_bookie import MemoryBookie
 from support.paged_streams import many_fragments, paged
@@ -111,6 +113,19 @@ async def test_a_page_that_cannot_be_understood_does_not_hide_the_others(audit: 
     assert await StreamParts(audit.store).members(root) == set("abcdxyz")
     await audit.round()
     assert list(audit.rounds.census.names(BookieId("d"))) == [root.ledger_id]
+
+
+async def test_the_ranges_of_a_page_begin_where_the_stream_was_truncated(audit: Audit) -> None:
+    """Exactly there, within a fragment of a page: what lies below may be gone from bookies."""
+    root = await audit.stream(4, 6)
+    whole = [one.first async for part in parts_of(audit.store, root) for one in settled_ranges(part)]
+    truncated = (await truncate_stream(audit.store, root.ledger_id, 7, writer_token="w")).value
+    assert (truncated.start, truncated.start_place) == (7, place(1, 7))
+    ranges = [one.first async for part in parts_of(audit.store, truncated) for one in settled_ranges(part)]
+    assert ranges == [place(1, 7), *(first for first in whole if first > place(1, 7))]
+    parts = StreamParts(audit.store)
+    named = [one.first async for part in parts.naming(truncated, [BookieId("a")]) for one in settled_ranges(part)]
+    assert named[0] == place(1, 7)
 
 
 async def test_the_auditor_deletes_pages_that_no_metadata_name(audit: Audit) -> None:
