@@ -51,6 +51,10 @@ _TAIL_BYTES_DUE: Final = 3 * TAIL_BYTES_MAX // 4
 MOVED_FRAGMENTS_MAX: Final = 16
 """Fragments that are paged out at a time. Half of the tail stays: what was just written is what most readers want."""
 
+_REMADE_FRAGMENTS_MAX: Final = 128
+"""A page with at most so many fragments is made anew without those that were truncated. Of a larger one, which takes
+too long to decode, they stay until all of it is truncated."""
+
 _CHECKSUM_BYTES: Final = len('{"crc32c":"01234567')
 """What an encoded object begins with."""
 
@@ -180,7 +184,7 @@ def extended_page(
 ) -> Page | None:
     """As :func:`make_page`, of all fragments of the last page and those ``moved`` behind them. Nothing of the page is
     decoded or encoded again, which would take tens of milliseconds; what is truncated of it stays with it. None if it
-    would be too large, or if the page is not of the form that this version writes."""
+    would have too many fragments, or if the page is not of the form that this version writes."""
     count = page.fragments + len(moved)
     before, behind = b'","format":%d,"fragments":[' % FORMAT, b'],"ledger_id":%d}' % stream.ledger_id
     checksum, found, rest = value.partition(before)
@@ -188,8 +192,6 @@ def extended_page(
         return None
     kept, added = rest.removesuffix(behind).decode("ascii"), encode_items(map(encode_fragment, moved))
     extended = with_checksum("", f'"format":{FORMAT},"fragments":[{kept},{added}],"ledger_id":{stream.ledger_id}')
-    if len(extended) > PAGE_BYTES_MAX:
-        return None
     last = moved[-1]
     reference = replace(
         page,
@@ -256,9 +258,14 @@ def plan_paging(stream: StreamMetadata, last_page: bytes | None) -> PagePlan | N
         return None
     following = stream.fragments[len(moved)]
     if last_page is not None:
-        page = extended_page(stream, stream.pages[-1], last_page, moved, following)
-        if page is not None:
-            return PagePlan(moved, stream.pages[-1], page)
+        replaced = stream.pages[-1]
+        if stream.start > replaced.first_position and replaced.fragments <= _REMADE_FRAGMENTS_MAX:
+            kept = tuple(decode_page(stream, replaced, last_page).truncated(stream.start).fragments)
+            page: Page | None = make_page(stream, (*kept, *moved), following)
+        else:
+            page = extended_page(stream, replaced, last_page, moved, following)
+        if page is not None and len(page.value) <= PAGE_BYTES_MAX:
+            return PagePlan(moved, replaced, page)
     return PagePlan(moved, None, make_page(stream, moved, following))
 
 

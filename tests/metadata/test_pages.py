@@ -347,14 +347,19 @@ def test_a_tail_of_one_fragment_is_the_writers() -> None:
     assert plan.moved == many_fragments(2)[:1]
 
 
-def test_fragments_that_were_truncated_stay_in_their_page_when_that_is_extended() -> None:
-    root, (page,) = paged_stream(20, 6)
+@pytest.mark.parametrize(("size", "kept"), [(6, 6 - 3), (128, 128 - 3), (129, 129)])
+def test_fragments_that_were_truncated_are_left_out_when_a_small_page_is_made_anew(size: int, kept: int) -> None:
+    root, (page,) = paged_stream(size + 14, size)
     root = root.truncated(10, place(1, 10))
     plan = plan_paging(root, page.value)
     assert plan is not None
-    assert plan.page.reference.fragments == 6 + 13
+    assert plan.page.reference.fragments == kept + 13
     after = written(PageOut(plan.moved, plan.replaced, plan.page.reference).decide(root))
-    assert (after.start, after.start_place, after.pages[0].first_position) == (10, place(1, 10), 0)
+    assert (after.start, after.start_place) == (10, place(1, 10))
+    assert after.pages[0].first_position == (9 if kept < size else 0)
+    assert (
+        decode_page(after, plan.page.reference, plan.page.value).end_position == root.fragments[13].first_position - 1
+    )
 
 
 @pytest.mark.parametrize("count", [20, 400])
