@@ -142,7 +142,7 @@ class Dispatcher:
 
     async def on_round(self) -> None:
         """A round was taken: the queue is made again, and holes are to be filled. Streams with a damaged page are
-        blocked, whatever bookies they name: nobody knows those of the page."""
+        blocked, whatever bookies they name: those of the page are not known."""
         await self._make_queue()
         now = asyncio.get_running_loop().time()
         for ledger_id in sorted(self._rounds.parts.damaged):
