@@ -196,6 +196,7 @@ class AddFront(AddWindow):
         if self._acknowledged_stop < stop and (self._runs or self._payloads):
             flushed: asyncio.Future[None] = self._loop.create_future()
             self._flushes.append((stop, flushed))
+            self._hurry()
             await asyncio.wait([flushed])
 
     # --- the queue ----------------------------------------------------------------------------------------------------
@@ -341,9 +342,9 @@ class AddFront(AddWindow):
                     future.set_result(position)
             run.first += len(futures)
         self._acknowledged_stop = max(self._acknowledged_stop, stop)
+        self._frame_acknowledged(self._flushes)
         if self._queue:
             self._admit()
-        self._frame_acknowledged()
         if self._flushes:
             self._settle_flushes()
 

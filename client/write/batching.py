@@ -13,15 +13,20 @@ way: a lone add never waits. Otherwise they wait for the next acknowledgement, b
 :data:`WAIT_SECONDS_MAX`, and no more than :data:`ENTRIES_MAX` entries or :data:`BYTES_MAX` bytes of them: in a
 frame of this size its own cost is small, and the client can prepare the next one while it travels.
 
-There is nothing to adapt: the longer an acknowledgement takes, because the bookies are busy or far away, the more
-adds share the next frame.
+The longer an acknowledgement takes, because the bookies are busy or far away, the more adds share the next frame.
+
+Adds that come while a frame is under way promise more, whatever is acknowledged: they are a *flow*. Its frames follow
+one another at an interval of :data:`FLOW_INTERVAL_SECONDS` (:class:`Flow`), if the acknowledgement comes earlier. The
+adds themselves are the clock: the first one that comes after the interval takes the others along. Callers that go on
+when they are answered add nothing while a frame is under way, and wait for nothing. Some of them may be out of step;
+then few come after the acknowledgement, waiting is in vain, and it is given up for a while.
 
 An application that would rather save processor time than half a millisecond sets the shortest time between two frames
 (``frame_interval_seconds`` of :class:`~octavo.client.options.ClientOptions`). It holds back adds only behind a frame
 that carried several: a caller that adds one entry after another, each alone in its frame, still waits for nothing.
 
-What it never does: hold adds back while nothing is under way, unless the application has set an interval; change their
-order.
+What it never does: hold back an add whose writer is idle; hold adds back for longer than :data:`WAIT_SECONDS_MAX`,
+unless the application has set an interval; change their order.
 """
 
 from collections.abc import Sequence
@@ -40,11 +45,66 @@ ENTRIES_MAX: Final = 64
 BYTES_MAX: Final = 64 * 1024
 """This number of bytes is sent at once: they take a bookie and its disk longer than a frame costs."""
 
+FLOW_INTERVAL_SECONDS: Final = 0.00125
+"""Time from one frame of a flow to the next. Measured: half of the processor time of frames that leave at once, for a
+median latency that is no longer (decision 017)."""
 
-def should_wait_for_more(frames_under_way: int, payloads: Sequence[bytes]) -> bool:
+FLOW_ADDS_MIN: Final = 2
+"""So many adds that come while a frame is under way are a flow."""
+
+REST_FRAMES_STEP: Final = 4
+REST_FRAMES_MAX: Final = 256
+"""For so many frames there is no flow, at most, after waiting was in vain again and again."""
+
+
+class Flow:
+    """Whether adds come whatever is acknowledged, and when their next frame is due. Times are in seconds of one
+    clock."""
+
+    __slots__ = ("_rest", "_rest_left", "due_at", "sent_at")
+
+    def __init__(self) -> None:
+        self.due_at = 0.0
+        """Few adds wait until this time although nothing is under way; 0: they do not."""
+        self.sent_at = 0.0
+        """When the last frame was sent."""
+        self._rest = 0
+        """For how many frames there was no flow after waiting was in vain last, less what went well since."""
+        self._rest_left = 0
+
+    def on_acknowledged(self, now: float, came: int, free_entries: int, free_bytes: int) -> None:
+        """A frame is acknowledged. ``came`` adds, :data:`FLOW_ADDS_MIN` or more, have come while it was under way, and
+        the window has room for ``free_entries`` and ``free_bytes`` more."""
+        self.due_at = 0.0
+        due_at = self.sent_at + FLOW_INTERVAL_SECONDS
+        if now >= due_at:
+            return
+        if self._rest_left:
+            self._rest_left -= 1
+        elif free_entries >= came and free_bytes >= BYTES_MAX:
+            self.due_at = due_at
+
+    def on_sent(self) -> None:
+        """The frame that was waited for is sent. Not called for a frame that nothing made wait."""
+        self.due_at = 0.0
+        self._rest //= 2
+
+    def on_waited_in_full(self, now: float) -> None:
+        """Adds have waited for as long as any may, and leave."""
+        if self.due_at and now >= self.due_at:
+            # None has come since the frame was due: callers wait for this very frame.
+            self.due_at = 0.0
+            self._rest = self._rest_left = min(2 * self._rest + REST_FRAMES_STEP, REST_FRAMES_MAX)
+
+    def give_up(self) -> None:
+        """A caller waits for all adds made so far: they leave at once. Nothing is learned from it."""
+        self.due_at = 0.0
+
+
+def should_wait_for_more(frames_under_way: int, payloads: Sequence[bytes], *, early: bool = False) -> bool:
     """Whether these adds, at least one, wait for later ones; then until the next acknowledgement, or
-    :data:`WAIT_SECONDS_MAX`."""
-    return frames_under_way >= FRAMES_UNDER_WAY_MAX and _are_few(payloads)
+    :data:`WAIT_SECONDS_MAX`. ``early``: their frame is not due (:attr:`Flow.due_at`)."""
+    return (early or frames_under_way >= FRAMES_UNDER_WAY_MAX) and _are_few(payloads)
 
 
 def interval_left(payloads: Sequence[bytes], now: float, next_frame_at: float) -> float:

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo.client.options import ClientOptions
+from octavo.client.precise_time import precise_time_of
 from octavo.client.write.batching import (
+    FLOW_ADDS_MIN,
     WAIT_SECONDS_MAX,
+    Flow,
     earliest_next_frame,
     interval_left,
     should_wait_for_more,
@@ -45,6 +48,8 @@ class AddWindow:
         self._turn_scheduled = False
         self._wait_timer: asyncio.TimerHandle | None = None
         """Runs while adds wait for later ones."""
+        self._now = precise_time_of(self._loop)
+        self._flow = Flow()
         self._frame_interval_seconds = options.frame_interval_seconds
         self._next_frame_at = 0.0
         """Before this time of the loop few adds are not sent; only with an interval between frames."""
@@ -62,7 +67,9 @@ class AddWindow:
         """The turn of the loop has ended: send its adds, unless they wait for later ones."""
         self._turn_scheduled = False
         payloads = self._payloads
-        if payloads and not should_wait_for_more(self._frames_under_way, payloads):
+        due_at = self._flow.due_at
+        early = due_at > 0.0 and self._now() < due_at
+        if payloads and not should_wait_for_more(self._frames_under_way, payloads, early=early):
             if self._frame_interval_seconds and (
                 left := interval_left(payloads, self._loop.time(), self._next_frame_at)
             ):
@@ -70,7 +77,11 @@ class AddWindow:
             else:
                 self._send_turn()
         elif payloads and self._wait_timer is None:
-            self._wait_timer = self._loop.call_later(self._wait_seconds_max, self._send_turn)
+            self._wait_timer = self._loop.call_later(self._wait_seconds_max, self._waited_in_full)
+
+    def _waited_in_full(self) -> None:
+        self._flow.on_waited_in_full(self._now())
+        self._send_turn()
 
     def _send_in(self, seconds: float) -> None:
         """Send what has been collected, and what is added until then, after this time. It replaces the longest wait for
@@ -89,15 +100,32 @@ class AddWindow:
             self._wait_timer = None
         payloads, self._payloads = self._payloads, []
         futures, self._futures = self._futures, []
+        flow = self._flow
+        flow.sent_at = self._now()
+        if flow.due_at:
+            flow.on_sent()
         if self._frame_interval_seconds:
             self._next_frame_at = earliest_next_frame(self._loop.time(), self._frame_interval_seconds, len(payloads))
         return payloads, futures
 
-    def _frame_acknowledged(self) -> None:
-        """Something under way has been acknowledged: adds that wait may leave, with those that the callers add now."""
-        if self._payloads and not self._turn_scheduled:
+    def _frame_acknowledged(self, flushes: object) -> None:
+        """Something under way has been acknowledged: adds that wait may leave, with those that the callers add now.
+        While there are ``flushes``, callers that wait for all adds, they wait for no later ones. Called before what
+        waits for room is let in."""
+        payloads = self._payloads
+        if len(payloads) >= FLOW_ADDS_MIN and not flushes:
+            self._flow.on_acknowledged(self._now(), len(payloads), self._free_entries, self._free_bytes)
+        if payloads and not self._turn_scheduled:
             self._turn_scheduled = True
             self._loop.call_soon(self._end_turn)
+
+    def _hurry(self) -> None:
+        """A caller waits for all adds made so far: they wait for no later ones."""
+        if self._flow.due_at:
+            self._flow.give_up()
+            if self._payloads and not self._turn_scheduled:
+                self._turn_scheduled = True
+                self._loop.call_soon(self._end_turn)
 
     def _has_room(self, size: int) -> bool:
         """Whether the windows have room. A payload larger than the whole window of bytes is let in when no other add is

@@ -265,6 +265,7 @@ class LedgerWriter(AddWindow, Closable):
             if self._flushes is EMPTY_DEQUE:
                 self._flushes = deque()
             self._flushes.append((end - 1, acknowledged))
+            self._hurry()
             await acknowledged
 
     async def force(self) -> None:
@@ -424,9 +425,9 @@ class LedgerWriter(AddWindow, Closable):
                 if future is not None and not future.done():
                     future.set_result(position)
             first += len(futures)
+        self._frame_acknowledged(self._flushes)
         if self._queue:
             self._admit()
-        self._frame_acknowledged()
         while self._flushes and self._flushes[0][0] <= last:
             acknowledged = self._flushes.popleft()[1]
             if not acknowledged.done():

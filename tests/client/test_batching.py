@@ -8,12 +8,19 @@ from octavo.client.write import batching
 from octavo.client.write.batching import (
     BYTES_MAX,
     ENTRIES_MAX,
+    FLOW_ADDS_MIN,
+    FLOW_INTERVAL_SECONDS,
+    REST_FRAMES_MAX,
+    REST_FRAMES_STEP,
+    Flow,
     earliest_next_frame,
     interval_left,
     should_wait_for_more,
 )
+from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import BeginRecovery, update_ledger
 from octavo.protocol.errors import LedgerFencedError
+from octavo.protocol.ids import EntryId
 from octavo.protocol.messages import Add, Op
 from support.writing import FakeCluster, fake_cluster
 
@@ -44,36 +51,221 @@ async def behind_one(cluster: FakeCluster) -> FakeCluster:
 
 
 @pytest.mark.parametrize(
-    ("under_way", "payloads", "waits"),
+    ("under_way", "payloads", "early", "waits"),
     [
-        (0, [b"x"], False),
-        (0, [b"x"] * (ENTRIES_MAX - 1), False),
-        (1, [b"x"], True),
-        (1, [b"x"] * (ENTRIES_MAX - 1), True),
-        (1, [b"x"] * ENTRIES_MAX, False),
-        (1, [bytes(BYTES_MAX - 1)], True),
-        (1, [bytes(BYTES_MAX)], False),
-        (1, [b"x", bytes(BYTES_MAX - 1)], False),
-        (7, [b"x"], True),
+        (0, [b"x"], False, False),
+        (0, [b"x"] * (ENTRIES_MAX - 1), False, False),
+        (1, [b"x"], False, True),
+        (1, [b"x"] * (ENTRIES_MAX - 1), False, True),
+        (1, [b"x"] * ENTRIES_MAX, False, False),
+        (1, [bytes(BYTES_MAX - 1)], False, True),
+        (1, [bytes(BYTES_MAX)], False, False),
+        (1, [b"x", bytes(BYTES_MAX - 1)], False, False),
+        (7, [b"x"], False, True),
+        (0, [b"x"], True, True),
+        (1, [b"x"], True, True),
+        (0, [b"x"] * ENTRIES_MAX, True, False),
+        (0, [bytes(BYTES_MAX)], True, False),
     ],
 )
-def test_adds_wait_only_behind_a_frame_and_only_while_they_are_few(
-    under_way: int, payloads: list[bytes], waits: bool
+def test_adds_wait_only_behind_a_frame_or_until_they_are_due_and_only_while_they_are_few(
+    under_way: int, payloads: list[bytes], early: bool, waits: bool
 ) -> None:
-    assert should_wait_for_more(under_way, payloads) is waits
+    assert should_wait_for_more(under_way, payloads, early=early) is waits
 
 
-async def test_adds_behind_a_frame_travel_together_once_it_is_acknowledged(behind_one: FakeCluster) -> None:
-    ledger = await behind_one.writer()
+SENT_AT = 10.0
+DUE_AT = SENT_AT + FLOW_INTERVAL_SECONDS
+
+
+def due_at(flow: Flow, now: float = SENT_AT + FLOW_INTERVAL_SECONDS / 2) -> float:
+    """When the next frame is due after the last one has been acknowledged, with several adds behind it."""
+    flow.sent_at = SENT_AT
+    flow.on_acknowledged(now, 5, 10_000, 2**25)
+    return flow.due_at
+
+
+@pytest.mark.parametrize(
+    ("now", "came", "free_entries", "free_bytes", "due"),
+    [
+        (SENT_AT, 5, 10_000, 2**25, DUE_AT),
+        (DUE_AT - 1e-6, FLOW_ADDS_MIN, 10_000, 2**25, DUE_AT),
+        (DUE_AT, 5, 10_000, 2**25, 0.0),
+        (SENT_AT, 5, 5, BYTES_MAX, DUE_AT),
+        (SENT_AT, 5, 4, 2**25, 0.0),
+        (SENT_AT, 5, 10_000, BYTES_MAX - 1, 0.0),
+    ],
+)
+def test_a_frame_of_a_flow_is_due_an_interval_after_the_one_before_if_there_is_room_for_more(
+    now: float, came: int, free_entries: int, free_bytes: int, due: float
+) -> None:
+    flow = Flow()
+    flow.sent_at = SENT_AT
+    flow.on_acknowledged(now, came, free_entries, free_bytes)
+    assert flow.due_at == due
+
+
+def test_each_acknowledgement_decides_anew() -> None:
+    flow = Flow()
+    assert due_at(flow) == DUE_AT
+    assert due_at(flow, DUE_AT) == 0.0
+
+
+def test_nothing_is_due_any_more_when_the_frame_is_sent_or_a_caller_waits_for_all_adds() -> None:
+    flow = Flow()
+    assert due_at(flow)
+    flow.on_sent()
+    assert not flow.due_at
+    assert due_at(flow)
+    flow.give_up()
+    assert not flow.due_at
+    assert due_at(flow), "neither is a failure"
+
+
+def rests(flow: Flow) -> int:
+    """For how many frames there is no flow now."""
+    frames = 0
+    while not due_at(flow):
+        frames += 1
+    return frames
+
+
+def test_waiting_in_vain_is_given_up_for_longer_and_longer() -> None:
+    flow = Flow()
+    pauses = []
+    for _ in range(9):
+        pauses.append(rests(flow))
+        flow.on_waited_in_full(DUE_AT)
+        assert not flow.due_at
+    assert pauses[:4] == [0, REST_FRAMES_STEP, 3 * REST_FRAMES_STEP, 7 * REST_FRAMES_STEP]
+    assert pauses[-1] == REST_FRAMES_MAX == max(pauses)
+
+
+def test_after_waiting_that_was_not_in_vain_the_next_pause_is_shorter() -> None:
+    flow = Flow()
+    for _ in range(3):
+        rests(flow)
+        flow.on_waited_in_full(DUE_AT)
+    assert rests(flow) == 7 * REST_FRAMES_STEP
+    for _ in range(5):
+        flow.on_sent()
+        assert rests(flow) == 0
+    flow.on_waited_in_full(DUE_AT)
+    assert rests(flow) == REST_FRAMES_STEP
+
+
+def test_a_longest_wait_that_ends_before_the_frame_is_due_or_behind_a_frame_under_way_is_no_failure() -> None:
+    flow = Flow()
+    flow.on_waited_in_full(DUE_AT + 1)
+    assert due_at(flow)
+    flow.on_waited_in_full(DUE_AT - 1e-6)
+    flow.on_sent()
+    assert due_at(flow)
+
+
+async def adds_behind_a_frame(cluster: FakeCluster, ledger: LedgerWriter, number: int) -> list[asyncio.Future[EntryId]]:
+    """The futures of an add that is acknowledged, and of ``number`` that came while it was under way."""
     adds = [ledger.add_nowait(b"0")]
-    await asyncio.gather(*(bookie.received(Op.ADD) for bookie in behind_one.bookies))
-    for number in range(1, 6):
-        adds.append(ledger.add_nowait(b"%d" % number))
+    await asyncio.gather(*(bookie.received(Op.ADD) for bookie in cluster.bookies))
+    for _ in range(number):
+        adds.append(ledger.add_nowait(b"behind"))
         await asyncio.sleep(0)
-    assert ledger.last_add_pushed == 5
+    assert ledger.last_add_pushed == number
+    let_go(cluster)
+    await adds[0]
+    return adds
+
+
+async def test_an_add_behind_a_frame_leaves_once_it_is_acknowledged(behind_one: FakeCluster) -> None:
+    ledger = await behind_one.writer()
+    adds = await adds_behind_a_frame(behind_one, ledger, 1)
+    assert await asyncio.gather(*adds) == [0, 1]
+    assert frames(behind_one) == [1, 1]
+    await ledger.close()
+
+
+@pytest.fixture
+def long_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "FLOW_INTERVAL_SECONDS", 3600.0)
+
+
+def hour_later(ledger: LedgerWriter) -> None:
+    """The frame is due that the adds wait for."""
+    now = ledger._now
+    ledger._now = lambda: now() + 3600.0
+
+
+@pytest.mark.usefixtures("long_interval")
+async def test_adds_that_came_behind_a_frame_wait_until_one_comes_after_the_interval(behind_one: FakeCluster) -> None:
+    ledger = await behind_one.writer()
+    adds = await adds_behind_a_frame(behind_one, ledger, 5)
+    for _ in range(4):
+        adds.append(ledger.add_nowait(b"early"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert frames(behind_one) == [1]
+    hour_later(ledger)
+    adds.append(ledger.add_nowait(b"in time"))
+    assert await asyncio.gather(*adds) == list(range(11))
+    assert frames(behind_one) == [1, 10]
+    assert await ledger.add(b"alone") == 11
+    await ledger.close()
+
+
+@pytest.mark.usefixtures("long_interval")
+async def test_many_adds_do_not_wait_for_the_interval(behind_one: FakeCluster) -> None:
+    ledger = await behind_one.writer()
+    adds = await adds_behind_a_frame(behind_one, ledger, 5)
+    adds += [ledger.add_nowait(b"x") for _ in range(ENTRIES_MAX - 5)]
+    assert await asyncio.gather(*adds) == list(range(ENTRIES_MAX + 1))
+    assert frames(behind_one) == [1, ENTRIES_MAX]
+    await ledger.close()
+
+
+@pytest.mark.usefixtures("long_interval")
+async def test_adds_behind_which_no_other_comes_leave_after_a_while(cluster: FakeCluster) -> None:
+    for bookie in cluster.bookies:
+        bookie.hold(Op.ADD)
+    cluster.wait_seconds_max = 0.05
+    ledger = await cluster.writer()
+    adds = await adds_behind_a_frame(cluster, ledger, 5)
+    assert await asyncio.gather(*adds) == list(range(6))
+    assert frames(cluster) == [1, 5]
+    await ledger.close()
+
+
+@pytest.mark.usefixtures("long_interval")
+@pytest.mark.parametrize("flush_first", [True, False])
+async def test_adds_that_are_flushed_do_not_wait_for_more(behind_one: FakeCluster, flush_first: bool) -> None:
+    ledger = await behind_one.writer()
+    ledger.add_nowait(b"0")
+    await asyncio.gather(*(bookie.received(Op.ADD) for bookie in behind_one.bookies))
+    acknowledged = ledger.add_nowait(b"1")
+    await asyncio.sleep(0)
+    ledger.add_nowait(b"2")
+    await asyncio.sleep(0)
+    if flush_first:
+        flushing = asyncio.create_task(ledger.flush())
+        await asyncio.sleep(0)
+        let_go(behind_one)
+        await flushing
+    else:
+        let_go(behind_one)
+        await behind_one.until(lambda: ledger.last_add_confirmed == 0)
+        assert frames(behind_one) == [1]
+        await ledger.flush()
+    assert await acknowledged == 1
+    assert frames(behind_one) == [1, 2]
+    await ledger.close()
+
+
+@pytest.mark.usefixtures("long_interval")
+async def test_callers_that_go_on_when_they_are_answered_wait_for_nothing(behind_one: FakeCluster) -> None:
     let_go(behind_one)
-    assert await asyncio.gather(*adds) == [0, 1, 2, 3, 4, 5]
-    assert frames(behind_one) == [1, 5]
+    ledger = await behind_one.writer()
+    for round_ in range(5):
+        assert await asyncio.gather(*(ledger.add(b"x") for _ in range(8))) == list(range(8 * round_, 8 * round_ + 8))
+    assert frames(behind_one) == [8] * 5
     await ledger.close()
 
 

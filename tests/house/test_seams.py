@@ -28,6 +28,7 @@ SEAMS = {
     "octavo.bookie.pulse": "the pulse of the process: its supervisor, its interpreter",
     "octavo.bookie.server.audit": "the file of the audit log, and the thread that writes it",
     "octavo.bookie.server.access": "nonces that no client can guess",
+    "octavo.client.precise_time": "the clock from which uvloop takes its time",
     "octavo.client.wire.security": "key files, and nonces that no bookie can guess",
     "octavo.security.contexts": "files of certificates and keys",
     "octavo.security.tls_session": "OpenSSL, on buffers in memory",
