@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo.client.options import ClientOptions
-from octavo.client.precise_time import precise_time_of
 from octavo.client.write.batching import (
     FLOW_ADDS_MIN,
     WAIT_SECONDS_MAX,
@@ -20,6 +19,7 @@ from octavo.client.write.batching import (
     interval_left,
     should_wait_for_more,
 )
+from octavo.client.write.precise_time import precise_time_of
 
 type Futures = list[asyncio.Future[Any] | None]
 """One item per entry; None for an entry without a future of its own (all but the last of an ``add_many``)."""

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import uvloop
-from octavo.client.precise_time import precise_time_of
+from octavo.client.write.precise_time import precise_time_of
 
 
 class SimulatedLoop:
