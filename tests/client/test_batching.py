@@ -184,27 +184,32 @@ async def test_an_add_behind_a_frame_leaves_once_it_is_acknowledged(behind_one: 
     await ledger.close()
 
 
-@pytest.fixture
-def long_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "FLOW_INTERVAL_SECONDS", 3600.0)
+class StandingClock:
+    """A clock that goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = SENT_AT
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def hour_later(ledger: LedgerWriter) -> None:
-    """The frame is due that the adds wait for."""
-    now = ledger._now
-    ledger._now = lambda: now() + 3600.0
+async def writer_and_clock(cluster: FakeCluster) -> tuple[LedgerWriter, StandingClock]:
+    """A writer whose frames are never due unless its clock goes on."""
+    ledger, clock = await cluster.writer(), StandingClock()
+    ledger._now = clock
+    return ledger, clock
 
 
-@pytest.mark.usefixtures("long_interval")
 async def test_adds_that_came_behind_a_frame_wait_until_one_comes_after_the_interval(behind_one: FakeCluster) -> None:
-    ledger = await behind_one.writer()
+    ledger, clock = await writer_and_clock(behind_one)
     adds = await adds_behind_a_frame(behind_one, ledger, 5)
     for _ in range(4):
         adds.append(ledger.add_nowait(b"early"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert frames(behind_one) == [1]
-    hour_later(ledger)
+    clock.now = DUE_AT
     adds.append(ledger.add_nowait(b"in time"))
     assert await asyncio.gather(*adds) == list(range(11))
     assert frames(behind_one) == [1, 10]
@@ -212,9 +217,8 @@ async def test_adds_that_came_behind_a_frame_wait_until_one_comes_after_the_inte
     await ledger.close()
 
 
-@pytest.mark.usefixtures("long_interval")
 async def test_many_adds_do_not_wait_for_the_interval(behind_one: FakeCluster) -> None:
-    ledger = await behind_one.writer()
+    ledger, _ = await writer_and_clock(behind_one)
     adds = await adds_behind_a_frame(behind_one, ledger, 5)
     adds += [ledger.add_nowait(b"x") for _ in range(ENTRIES_MAX - 5)]
     assert await asyncio.gather(*adds) == list(range(ENTRIES_MAX + 1))
@@ -222,22 +226,20 @@ async def test_many_adds_do_not_wait_for_the_interval(behind_one: FakeCluster) -
     await ledger.close()
 
 
-@pytest.mark.usefixtures("long_interval")
 async def test_adds_behind_which_no_other_comes_leave_after_a_while(cluster: FakeCluster) -> None:
     for bookie in cluster.bookies:
         bookie.hold(Op.ADD)
     cluster.wait_seconds_max = 0.05
-    ledger = await cluster.writer()
+    ledger, _ = await writer_and_clock(cluster)
     adds = await adds_behind_a_frame(cluster, ledger, 5)
     assert await asyncio.gather(*adds) == list(range(6))
     assert frames(cluster) == [1, 5]
     await ledger.close()
 
 
-@pytest.mark.usefixtures("long_interval")
 @pytest.mark.parametrize("flush_first", [True, False])
 async def test_adds_that_are_flushed_do_not_wait_for_more(behind_one: FakeCluster, flush_first: bool) -> None:
-    ledger = await behind_one.writer()
+    ledger, _ = await writer_and_clock(behind_one)
     ledger.add_nowait(b"0")
     await asyncio.gather(*(bookie.received(Op.ADD) for bookie in behind_one.bookies))
     acknowledged = ledger.add_nowait(b"1")
@@ -259,10 +261,9 @@ async def test_adds_that_are_flushed_do_not_wait_for_more(behind_one: FakeCluste
     await ledger.close()
 
 
-@pytest.mark.usefixtures("long_interval")
 async def test_callers_that_go_on_when_they_are_answered_wait_for_nothing(behind_one: FakeCluster) -> None:
     let_go(behind_one)
-    ledger = await behind_one.writer()
+    ledger, _ = await writer_and_clock(behind_one)
     for round_ in range(5):
         assert await asyncio.gather(*(ledger.add(b"x") for _ in range(8))) == list(range(8 * round_, 8 * round_ + 8))
     assert frames(behind_one) == [8] * 5
@@ -276,7 +277,7 @@ async def test_a_callers_next_add_joins_those_that_waited(behind_one: FakeCluste
         for _ in range(3):
             await ledger.add(b"x")
 
-    ledger = await behind_one.writer()
+    ledger, _ = await writer_and_clock(behind_one)
     first = asyncio.create_task(caller())
     await asyncio.gather(*(bookie.received(Op.ADD) for bookie in behind_one.bookies))
     second = asyncio.create_task(caller())
@@ -296,7 +297,7 @@ async def test_a_lone_add_never_waits(behind_one: FakeCluster) -> None:
 
 
 async def test_many_adds_do_not_wait_behind_a_frame(behind_one: FakeCluster) -> None:
-    ledger = await behind_one.writer()
+    ledger, _ = await writer_and_clock(behind_one)
     adds = [ledger.add_nowait(b"0")]
     await behind_one.bookies[0].received(Op.ADD)
     adds += [ledger.add_nowait(b"x") for _ in range(ENTRIES_MAX)]
@@ -308,7 +309,7 @@ async def test_many_adds_do_not_wait_behind_a_frame(behind_one: FakeCluster) -> 
 
 
 async def test_adds_behind_a_frame_that_is_not_acknowledged_leave_after_a_while(cluster: FakeCluster) -> None:
-    ledger = await cluster.writer()
+    ledger, _ = await writer_and_clock(cluster)
     for bookie in cluster.bookies:
         bookie.hold(Op.ADD)
     adds = [ledger.add_nowait(b"0")]
