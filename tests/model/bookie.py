@@ -53,6 +53,8 @@ class BookieState:
     """Ordinary adds are refused for ever (rule D1)."""
     unsure_from: int | None = 0
     """In doubt: the first id that the bookie must not deny; None: repair has made it sure of all (rule D2)."""
+    term_floor: int | None = None
+    """In doubt about a stream: the doubt is over above this term (rule T12)."""
     unsynced: frozenset[int] = frozenset()
     """Ids accepted since the last sync."""
     fence_unsynced: bool = False
@@ -251,6 +253,10 @@ class Bookie:
     def decide(self, state: BookieState, message: Message) -> tuple[BookieState, tuple[Message, ...]]:
         """Work off a request taken up before: nothing is, all is decided in the step that accepts it."""
         raise AssertionError("no request is left undecided")
+
+    def note_floor(self, state: BookieState, term: int) -> BookieState:
+        """Learn the term of the stream from the metadata as they are now. Only bookies do that that know floors."""
+        return state
 
     # --- faults -----------------------------------------------------------------------------------------------------
 

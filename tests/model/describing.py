@@ -16,6 +16,7 @@ _BOOKIE_EVENTS = {
     "sync": "syncs",
     "decide": "works off what it had taken up",
     "wipe": "loses its disk, and knows it",
+    "floor": "learns the term of the stream",
     "damage": "a copy rots",
     "power cut": "loses its power and starts again",
     "kill": "is killed and starts again",
@@ -93,5 +94,5 @@ def bookie_text(bookie: BookieState) -> str:
         fenced = f"fenced up to term {bookie.fenced_term}" if bookie.fenced_term else "fenced"
         parts.append(f"{fenced}, unsynced" if bookie.fence_unsynced else fenced)
     if bookie.in_doubt:
-        parts.append("in doubt")
+        parts.append("in doubt" if bookie.term_floor is None else f"in doubt up to term {bookie.term_floor}")
     return ", ".join(parts) or "holds nothing"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from model.bookie import BookieState
 from model.exchange import STORE, Failed, Message
 from model.states import BREAK, DAMAGE, KILL, POWER_CUT, WIPE, Action, State, replaced, spent
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.entries import header_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Faults:
 
     def of(self, state: State) -> list[tuple[Action, State]]:
         """Everything of the kind that can happen in a state."""
-        found = self.breaks(state)
+        found = [*self.breaks(state), *self._floors(state)]
         metadata, bookies, clients, messages, budget = state
         for server, number in enumerate(bookies):
             for kind, after, answers, fault in self._changes(number, budget):
@@ -31,6 +32,23 @@ class Faults:
                     successor = self._world.failed(changed, (self._world.messages[answer] for answer in answers))
                 found.append(((kind, server, after), successor))
         return found
+
+    def _floors(self, state: State) -> list[tuple[Action, State]]:
+        """Bookies in doubt that learn the term of the stream."""
+        metadata, bookies, clients, messages, budget = state
+        world, rules = self._world, self._world.setting.bookie
+        stream = world.metadata[metadata]
+        if not isinstance(stream, StreamMetadata):
+            return []
+        noted = [
+            (server, world.bookies.number(rules.note_floor(world.bookies[number], stream.term)))
+            for server, number in enumerate(bookies)
+        ]
+        return [
+            (("floor", server, after), (metadata, replaced(bookies, server, after), clients, messages, budget))
+            for server, after in noted
+            if after != bookies[server]
+        ]
 
     def _changes(self, number: int, budget: tuple[int, ...]) -> "list[_Change]":
         known = self._changes_of.get((number, budget))

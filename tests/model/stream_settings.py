@@ -1,4 +1,4 @@
-"""The settings of the model in which a stream is taken over, and rules of terms broken on purpose (rules T1 to T10)."""
+"""The settings of the model in which a stream is taken over, and rules of terms broken on purpose (rules T1 to T12)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +29,7 @@ from model.broken_streams import (
 from model.canaries import Canary
 from model.client import Client
 from model.exchange import Add
+from model.floored_bookie import FenceEndsDoubt, FlooredBookie
 from model.long_writer import Renewing, RenewingAndRolling, Rolling
 from model.promises import Promises
 from model.renaming import bookie_id
@@ -225,6 +226,26 @@ STREAM_JOBS: tuple[Job, ...] = (
     ),
     Job(taken_over("writer of 2 entries that renews its term, 1 takeover", (2, 2, 1), writer=Renewing, entries=2)),
     Job(taken_over("writer of 2 entries that renews its term, 1 takeover", (2, 2, 2), writer=Renewing, entries=2)),
+    Job(
+        taken_over(
+            "writer of 1 entry that renews its term, 1 takeover; 1 wipe",
+            (2, 2, 2),
+            writer=Renewing,
+            bookie=FlooredBookie,
+            wipes=1,
+        ),
+    ),
+    Job(
+        taken_over(
+            "2 takeovers, 1 recovery that rests; 1 wipe",
+            (1, 1, 1),
+            writer=None,
+            takers=(1, 0),
+            enders=1,
+            bookie=FlooredBookie,
+            wipes=1,
+        ),
+    ),
     Job(taken_over("writer of 2 entries that rolls, 1 takeover", (2, 2, 2), writer=Rolling, entries=2)),
     Job(
         taken_over(
@@ -427,6 +448,17 @@ STREAM_CANARIES: tuple[Canary, ...] = (
         {"taker": GoesOnBesideALaterTerm},
         writer=None,
         takers=(1, 1),
+    ),
+    canary(
+        "a fence that ends the doubt above its term",
+        "I7",
+        (1, 1, 1),
+        {"bookie": FenceEndsDoubt},
+        bookie=FlooredBookie,
+        writer=None,
+        takers=(1, 0),
+        enders=1,
+        wipes=1,
     ),
     canary("a term's fence that is not durable", "I7", (1, 1, 1), {"bookie": ForgetsTermsInAPowerCut}, power_cuts=1),
 )
