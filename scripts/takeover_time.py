@@ -125,7 +125,11 @@ class Bench:
 
     async def takeover(self, layout: Layout) -> dict[str, float]:
         """Of a log."""
-        async with octavo.connect(self._uri) as leading, octavo.connect(self._uri) as standby:
+        # The old leader, in this process, must not heal itself while the takeover is timed.
+        async with (
+            octavo.connect(self._uri, log_duel_pause_seconds=1.0) as leading,
+            octavo.connect(self._uri) as standby,
+        ):
             log = await self._log(leading, layout)
             leader = await log.take_over()
             await self._fill(leader.add_many)
