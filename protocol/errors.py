@@ -159,6 +159,10 @@ class PositionMismatchError(OctavoError):
         """The position that the next add would have got."""
 
 
+class LogSealedError(LedgerClosedError):
+    """The log was sealed with ``log.seal()``: no client can add to it any more. Read it, or continue in a new log."""
+
+
 class LogDamagedError(OctavoError):
     """A ledger of the log is gone although the log was not truncated: it was deleted by hand. The log takes no adds:
     restore the ledger's metadata from a backup, or continue in a new log."""

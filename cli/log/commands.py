@@ -279,7 +279,9 @@ async def tail(
     ] = False,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Follow a log across leaders until interrupted. Payloads are written as `read` writes them.
+    """Follow a log across leaders until interrupted, or to the end of a log that is sealed.
+
+    Payloads are written as `read` writes them.
 
     A cursor is made if there is none; it is stored about once a second and at the end, so that after a crash some
     entries are shown again and none is missed.
@@ -303,6 +305,7 @@ async def tail(
             on_written = opened.advance
         async with aclosing(entries):
             await write_entries(entries, _form(session), on_written=on_written, on_gap=on_gap)
+        print_error(f"log {name} is sealed; it ends at {log.end}")
 
 
 def _form(session: Session) -> "Format":

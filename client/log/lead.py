@@ -61,7 +61,8 @@ class LogLead(Protocol):
         """Take the log over from itself, after the active segment has failed and was abandoned (rule P5). The segment
         that is to be written then: everything below its first position is in the log, and nothing above.
 
-        Raises :class:`NotLeaderError`, :class:`NoSuchLogError`, :class:`LogDamagedError`; any other failure may pass.
+        Raises :class:`NotLeaderError`, :class:`NoSuchLogError`, :class:`LogSealedError`, :class:`LogDamagedError`; any
+        other failure may pass.
         """
 
     def healed(self, segment: ActiveSegment) -> None:

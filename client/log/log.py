@@ -192,10 +192,12 @@ class Log(Closable):
         self, first: int | None = None, *, on_truncated: OnTruncated = "raise"
     ) -> "AsyncGenerator[LogEntry | Gap]":
         """Iterate from ``first`` on (without it, from the beginning) and wait for more, across rolls and leaders.
-        Ends only where no client can add anything any more (rule V3). Never disturbs a leader.
+        Ends only at the end of a log that is sealed: no client can add anything any more (rule V3). Never disturbs a
+        leader.
 
         A follower that the log's beginning overtakes gets :class:`TruncatedError`; with ``on_truncated="skip"`` one
-        :class:`Gap` instead, and goes on behind it. Raises :class:`NoSuchLogError` when the log is deleted.
+        :class:`Gap` instead, and goes on behind it. Raises :class:`NoSuchLogError` when the log is deleted,
+        :class:`NoSuchEntryError` when it is sealed and ends before ``first``.
         """
         self._view.check_open()
         if on_truncated not in ("raise", "skip"):
@@ -416,7 +418,7 @@ class Log(Closable):
 
         ``async with log.lead() as writer``, or ``await`` it. Raises :class:`NoSuchLogError`,
         :class:`LedgerRecoveryError` and :class:`NotEnoughBookiesError` when the log cannot be taken over now,
-        :class:`LogDamagedError`.
+        :class:`LogSealedError`, :class:`LogDamagedError`.
         """
         self._view.check_open()
         if name is not None:
@@ -518,6 +520,11 @@ class Log(Closable):
                 place = await self._view.locate(position)
                 if place is None or (place.stop is not None and position >= place.stop):
                     if self._view.is_sealed:
+                        if position > self._view.end:
+                            raise NoSuchEntryError(
+                                f"log {self.name} is sealed and ends at {self._view.end}: there will never be a "
+                                f"position {position}"
+                            )
                         return
                     await self._view.wait_change(seen)
                     continue

@@ -33,7 +33,7 @@ from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import (
     LedgerClosedError,
-    LogDamagedError,
+    LogSealedError,
     NoSuchLedgerError,
     NoSuchLogError,
     NotLeaderError,
@@ -125,8 +125,8 @@ class StreamLead:
                 stream, self._secrets, wanted, from_itself=from_itself
             )
         except LedgerClosedError as error:
-            raise LogDamagedError(
-                f"log {self.name} is sealed: its stream, ledger {self._ledger_id}, is closed and takes no adds any more"
+            raise LogSealedError(
+                f"log {self.name} is sealed and takes no adds any more; it can be read, up to its end"
             ) from error
         except NoSuchLedgerError as error:
             raise await explain_missing(self._access.store, self._document) from error

@@ -45,6 +45,7 @@ from octavo.protocol.errors import (
     InternalError,
     LedgerFencedError,
     LogDamagedError,
+    LogSealedError,
     NoSuchLogError,
     NotLeaderError,
     OctavoError,
@@ -58,7 +59,10 @@ log = logging.getLogger("octavo.client")
 _DRAIN_SHARE: Final = 0.75
 """Share of the time to close that pending adds may take; the rest is for the metadata."""
 
-_FINAL: Final = (NotLeaderError, NoSuchLogError, LogDamagedError, UnauthorizedError, ClientClosedError, InternalError)
+_FINAL: Final = (
+    *(NotLeaderError, NoSuchLogError, LogSealedError, LogDamagedError),
+    *(UnauthorizedError, ClientClosedError, InternalError),
+)
 """Failures of a takeover after which trying again is no use."""
 
 _HEAL_SECONDS_MAX: Final = 5.0

@@ -326,7 +326,13 @@ def test_a_stream_is_sealed_and_shown_with_its_layout(cluster: Up, new_stream: s
     assert cluster.run("log", "append", new_stream, stdin=b"a\nb\n").status == 0
     assert cluster.run("log", "seal", new_stream, "--json").json == {"name": new_stream, "end": 2}
     # It does not end by itself otherwise.
-    assert cluster.run("log", "tail", new_stream).stdout == b"a\nb\n"
+    told = f"octavo: log {new_stream} is sealed; it ends at 2\n"
+    for first, shown_then in [(0, b"a\nb\n"), (2, b"")]:
+        tail = cluster.run("log", "tail", new_stream, "--first", first)
+        assert (tail.status, tail.stdout, tail.stderr) == (0, shown_then, told)
+    beyond = cluster.run("log", "tail", new_stream, "--first", 3)
+    beyond.failed_with_one_line(1, f"log {new_stream} is sealed and ends at 2", "never be a position 3")
+    cluster.run("log", "take-over", new_stream).failed_with_one_line(1, new_stream, "is sealed")
     cluster.run("log", "append", new_stream, stdin=b"c\n").failed_with_one_line(1, new_stream, "is sealed")
     shown = show(cluster, new_stream)
     assert (shown["layout"], shown["end"], shown["paged_segments"], shown["sealed"]) == ("stream", 2, 0, True)

@@ -59,6 +59,7 @@ RAISED_BY_CLIENTS_ONLY = {
     "PositionMismatchError",
     "NotLeaderError",
     "LogDamagedError",
+    "LogSealedError",
 }
 
 RETRYABLE = {

@@ -156,6 +156,22 @@ async def test_a_follower_ends_when_the_stream_is_sealed(logs: LogCluster) -> No
     term = await made.write(b"a")
     await update_stream(logs.store, made.ledger_id, SealStream(term), writer_token="test")
     assert [entry.payload async for entry in made.reader.follow() if isinstance(entry, octavo.LogEntry)] == [b"a"]
+    assert [entry async for entry in made.reader.follow(1)] == []
+    with pytest.raises(octavo.NoSuchEntryError, match="is sealed and ends at 1: there will never be a position 2"):
+        await anext(made.reader.follow(2))
+
+
+async def test_a_sealed_log_is_not_led_and_says_so_with_an_error_of_its_own(logs: LogCluster) -> None:
+    made = await stream_log(logs)
+    await made.write(b"a")
+    assert await made.reader.seal() == 1
+    for lead in (made.reader.lead, made.reader.take_over):
+        with pytest.raises(octavo.LogSealedError, match="log orders is sealed and takes no adds any more") as refused:
+            await lead()
+        assert isinstance(refused.value, octavo.LedgerClosedError)
+        assert not refused.value.retryable
+    assert await made.reader.seal() == 1, "sealed once more"
+    assert [entry.payload for entry in await made.reader.read(0, 0)] == [b"a"]
 
 
 async def test_a_wrong_password_is_found_before_anything_is_asked(logs: LogCluster) -> None:
