@@ -57,10 +57,11 @@ simulate: setup ## run one simulated universe: make simulate SEED=n [OPTIONS="--
 soak: setup ## run crash, kill, recovery and damage tests in their long form, then simulate for MINUTES=n
 	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_EVERY=1 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 \
 		OCTAVO_RECOVERIES=50 OCTAVO_SILENT_SOCKETS=10000 OCTAVO_INVENTED_IDS=1000000 OCTAVO_TAKEOVERS=200 OCTAVO_BOTH_DRIVERS=1 \
+		OCTAVO_STREAM_TAKEOVERS=200 \
 		OCTAVO_PROCEDURES=1 OCTAVO_SPARK_CLUSTER=1 OCTAVO_REPLAY_BYTES=2000000000 OCTAVO_UPGRADE_ROUNDS=2 \
 		OCTAVO_UPGRADE_FROM=$(UPGRADE_FROM) \
 		$(VENV)/pytest -o faulthandler_timeout=1800 tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
-		tests/processes/test_recovery_processes.py tests/processes/test_log_takeovers.py \
+		tests/processes/test_recovery_processes.py tests/processes/test_log_takeovers.py tests/processes/test_stream_takeovers.py \
 		tests/processes/test_repair.py tests/processes/test_procedures.py \
 		tests/processes/test_systemd_units.py tests/processes/test_upgrade.py \
 		tests/security/test_tls_bookies.py tests/security/test_new_ledgers.py tests/pipeline/test_standalone.py

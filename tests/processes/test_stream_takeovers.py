@@ -1,7 +1,13 @@
-"""Streams on bookies as processes, with their real storage: many takeovers, and one with a bookie that was killed."""
+"""Streams on bookies as processes, with their real storage: many takeovers, some with a bookie that was killed.
 
+`make soak`: ``OCTAVO_STREAM_TAKEOVERS`` says how many, and ``OCTAVO_BOTH_DRIVERS`` that ZooKeeper has its turn, too.
+"""
+
+import os
 import random
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from octavo.metadata import open_metadata_store
@@ -14,8 +20,13 @@ from support.interposed_store import InterposedStore
 from support.processes import BookieProcess
 from support.streams import StreamCluster
 from support.writing import DIGEST, PASSWORD, FakeCluster
+from support.zookeeper import new_cluster_uri
 
-TAKEOVERS = 12
+TAKEOVERS = int(os.environ.get("OCTAVO_STREAM_TAKEOVERS", "11"))
+DRIVERS = ("sqlite", "zookeeper") if os.environ.get("OCTAVO_BOTH_DRIVERS") else ("sqlite",)
+TIMEOUTS: dict[str, Any] = {"recovery_timeout_seconds": 1.0, "request_timeout_seconds": 1.0}
+CYCLE = 12
+"""Takeovers from one kill of a bookie to the next; for half of them it stays away."""
 
 
 async def shown(cluster: StreamCluster, ledger_id: LedgerId) -> list[bytes]:
@@ -47,40 +58,49 @@ async def shown(cluster: StreamCluster, ledger_id: LedgerId) -> list[bytes]:
     return found
 
 
-async def test_takeovers_with_bookies_that_are_killed_lose_nothing(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/metadata.db"
-    with (
-        BookieProcess(tmp_path / "a", "--port", 0, "--metadata", uri) as first,
-        BookieProcess(tmp_path / "b", "--port", 0, "--metadata", uri) as second,
-        BookieProcess(tmp_path / "c", "--port", 0, "--metadata", uri) as third,
-    ):
-        for bookie in (first, second, third):
-            bookie.wait_ready()
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_takeovers_with_bookies_that_are_killed_lose_nothing(tmp_path: Path, driver: str) -> None:
+    uri = f"sqlite:///{tmp_path}/metadata.db" if driver == "sqlite" else new_cluster_uri()
+    rng = random.Random(7)
+    with ExitStack() as stack:
+
+        def start(name: str) -> BookieProcess:
+            bookie = stack.enter_context(BookieProcess(tmp_path / name, "--port", 0, "--metadata", uri))
+            return bookie.wait_ready()
+
+        start("a")
+        start("b")
+        third = start("c")
         async with await open_metadata_store(uri) as store:
             cluster = StreamCluster(FakeCluster(store, InterposedStore(store), [], await store.cluster_id()))
-            rng = random.Random(7)
-            writer = await cluster.client("0").streams.create(Quorums(3, 3, 2), password=PASSWORD)
+            client = cluster.client("0")
+            writer = await client.streams.create(Quorums(3, 3, 2), password=PASSWORD)
             ledger_id = writer.id
             wanted: list[bytes] = []
-            for number in range(1, TAKEOVERS):
+            for number in range(1, TAKEOVERS + 1):
                 payloads = [b"%d/%d" % (number, at) for at in range(rng.randrange(4))]
                 positions = await writer.add_many(payloads)
                 assert positions.start == len(wanted)
                 wanted += payloads
                 if number % 3 == 0:
                     await writer.close()
-                if number == TAKEOVERS // 2:
+                if number % CYCLE == CYCLE // 2:
                     third.process.kill()
                     third.process.wait()
-                client = cluster.client(str(number), recovery_timeout_seconds=1.0, request_timeout_seconds=1.0)
+                elif number % CYCLE == 0:
+                    third = start("c")
+                # Two hundred clients that try to reach a dead bookie would leave no time for the others.
+                before, client = client, cluster.client(str(number), reconnect_delay_seconds_max=0.1, **TIMEOUTS)
                 old, writer = writer, await client.take_over(ledger_id)
                 assert writer.term == number + 1
                 if number % 3:
                     with pytest.raises(TermOverError):
                         await old.add(b"late")
+                cluster.fake.pools.remove(before.pool)
+                await before.pool.close()
             await writer.close()
-            with BookieProcess(tmp_path / "c", "--port", 0, "--metadata", uri) as back:
-                back.wait_ready()
-                assert await shown(cluster, ledger_id) == wanted
+            if third.process.poll() is not None:
+                start("c")
+            assert await shown(cluster, ledger_id) == wanted
             for pool in cluster.fake.pools:
                 await pool.close()
