@@ -27,7 +27,7 @@ from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.log_level import LogLevel
 from octavo.bookie.logs import configure_logging
-from octavo.bookie.notify import notify_supervisor
+from octavo.bookie.notify import ADDRESS_KEY, notify_supervisor
 from octavo.bookie.pulse import Pulse
 from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import MetadataStore, open_metadata_store
@@ -147,7 +147,8 @@ async def _main(
         # What exists now lives as long as the process; looking through it again and again would only cost latency.
         gc.freeze()
         gc.set_threshold(GARBAGE_THRESHOLD)
-        notify_supervisor("READY=1", os.environ)
+        # `octavo up` must know the port of a bookie that took any free one; systemd ignores what begins with X_.
+        notify_supervisor(f"READY=1\n{ADDRESS_KEY}={bookie.address}", os.environ)
         pulse.ready()
         await _first_of(bookie.broken(), stopped.wait())
         if not bookie.is_broken:

@@ -3,6 +3,9 @@
 import socket
 from collections.abc import Mapping
 
+ADDRESS_KEY = "X_OCTAVO_ADDRESS"
+"""Beside ``READY=1``: the address under which the bookie is registered."""
+
 
 def notify_supervisor(state: str, environment: Mapping[str, str], *, wait: bool = True) -> bool:
     """Send ``state`` (``READY=1``, ``STOPPING=1``, ``STATUS=...``) to the supervisor. Returns whether there is one.

@@ -17,6 +17,7 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,8 @@ class BookieProcess:
         self._process = process
         self._channel = channel
         self._log_start = 0
+        self.port = spec.port or None
+        """The port that it listens on; None while that is not known, because it takes any free one."""
         self.ready_at: float | None = None
         """Loop time at which the bookie said that it serves."""
 
@@ -95,9 +98,10 @@ class BookieProcess:
         """Return once the bookie serves. Never returns if it ends before."""
         loop = asyncio.get_running_loop()
         while self.ready_at is None:
-            message = await _receive(loop, self._channel)
-            if b"READY=1" in message.split(b"\n"):
+            told = (await _receive(loop, self._channel)).decode(errors="replace").split("\n")
+            if "READY=1" in told:
                 self.ready_at = loop.time()
+                self.port = port_in(told) or self.port
 
     async def wait_ended(self) -> int:
         """Wait for the end; returns the exit status, or the negative number of the signal that killed it."""
@@ -153,6 +157,18 @@ def set_log_aside(log_file: Path) -> int:
         return size
     log_file.replace(log_file.with_suffix(".old.log"))
     return 0
+
+
+def port_in(told: Sequence[str]) -> int | None:
+    """The port in what a bookie told its supervisor; None if it did not tell."""
+    from octavo.bookie.notify import ADDRESS_KEY  # noqa: PLC0415 - `octavo --help` needs no bookie
+
+    for line in told:
+        key, _, address = line.partition("=")
+        port = address.rpartition(":")[2]
+        if key == ADDRESS_KEY and port.isascii() and port.isdecimal():
+            return int(port)
+    return None
 
 
 async def _receive(loop: asyncio.AbstractEventLoop, channel: socket.socket) -> bytes:

@@ -47,5 +47,8 @@ def _print(cluster: RunningCluster, directory: str) -> None:
     if cluster.bookies:
         print_table(
             ["bookie", "state", "pid", "port", "log"],
-            [[bookie[key] for key in ("name", "state", "pid", "port", "log")] for bookie in cluster.bookies],
+            [
+                ["-" if bookie[key] is None else bookie[key] for key in ("name", "state", "pid", "port", "log")]
+                for bookie in cluster.bookies
+            ],
         )

@@ -248,7 +248,7 @@ class _Cluster:
                     "name": spec.name,
                     "state": self._bookie_states[spec.name],
                     "pid": None if bookie is None else bookie.pid,
-                    "port": spec.port,
+                    "port": (spec.port or None) if bookie is None else bookie.port,
                     "data_dir": str(spec.data_dir),
                     "log": str(spec.log_file),
                     "reason": self._left_stopped.get(spec.name),
@@ -281,7 +281,7 @@ class _Cluster:
                         {
                             "name": bookie.spec.name,
                             "pid": bookie.pid,
-                            "port": bookie.spec.port,
+                            "port": bookie.port,
                             "data_dir": str(bookie.spec.data_dir),
                             "log": str(bookie.spec.log_file),
                         }

@@ -61,6 +61,9 @@ def test_cluster_in_the_background_is_used_shown_and_stopped(directory: Path) ->
     assert (shown["state"], shown["metadata"]) == ("ready", uri)
     (bookie,) = shown["bookies"]
     assert bookie["state"] == "ready"
+    # Asked for any free port; what it took is shown.
+    (registered,) = octavo("bookies", "--json", "--metadata", uri).json
+    assert bookie["port"] == int(registered["address"].rpartition(":")[2]) > 0
     pids = [shown["pid"], bookie["pid"]]
     assert all(map(is_running, pids))
     appended = octavo("ledger", "append", *ONE, "--json", "--metadata", uri, stdin=b"kept\n").json
