@@ -32,7 +32,7 @@ from octavo.client.closable import Closable
 from octavo.client.creations import Creations, delete_created
 from octavo.client.deleting import delete_by_id
 from octavo.client.departures import Departures
-from octavo.client.log.ledgers import LOG_KEY, LedgerAccess, NewSegment
+from octavo.client.log.ledgers import LedgerAccess, NewSegment
 from octavo.client.log.logs import LogFace, Logs
 from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.opening import Opening
@@ -53,7 +53,7 @@ from octavo.client.write.full_copies_writer import writer_kind
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata.connect import open_metadata_store
-from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, Fragment, LedgerMetadata
+from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, LOG_KEY, Fragment, LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
 from octavo.protocol.errors import (

@@ -1,9 +1,9 @@
 """Deletes a ledger, or a stream with its pages, by its id."""
 
-from octavo.client.log.ledgers import LOG_KEY
 from octavo.client.log.names import list_document
 from octavo.client.log.stream_document import StreamLogDocument, decode_any_log
 from octavo.metadata.either import EitherMetadata
+from octavo.metadata.model import LOG_KEY
 from octavo.metadata.paging import delete_stream
 from octavo.metadata.store import MetadataStore
 from octavo.metadata.stream_model import StreamMetadata

@@ -58,6 +58,9 @@ WRITER_TOKEN_CHARACTERS_MAX = 64
 CLIENT_NAME_CHARACTERS_MAX = 128
 """Longest name of a client: room for a host's name and what the application calls itself."""
 
+LOG_KEY = "octavo.log"
+"""Key of the custom metadata in which a ledger or stream of a log has the log's name."""
+
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 

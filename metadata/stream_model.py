@@ -177,6 +177,12 @@ class StreamMetadata:
             return None
         return position_in(self.last_fragment, self.last_entry_id)
 
+    @property
+    def settled_bytes(self) -> int:
+        """Payload of the fragments that have an end and were not truncated, also of those in pages."""
+        before = (self.pages or self.fragments)[0].length_before
+        return max(self.length, self.last_fragment.length_before) - before
+
     def last_place_of(self, fragment: StreamFragment) -> EntryId | None:
         """The last place of ``fragment``, one of the tail, that holds an entry; None for the last one while the current
         term has no end. An empty last fragment ends one below its first place.

@@ -16,7 +16,7 @@ from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, json_answe
 from octavo.bookie.admin.fields import INTEGER_MAX, Field
 from octavo.bookie.admin.introspection import profile, stacks
 from octavo.bookie.admin.jobs import Job, JobRunningError, Jobs
-from octavo.bookie.admin.ledger_view import LEDGERS_PER_PAGE_MAX, bookie_view, list_page, show
+from octavo.bookie.admin.ledger_view import LEDGERS_PER_PAGE_MAX, STATES, bookie_view, list_page, show
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.admin.schemas import (
     BOOKIE,
@@ -379,10 +379,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         in_query=(
             Field(name="after", kind="integer", text="Only ledgers with higher ids.", low=0, high=ID_MAX),
             Field(name="limit", kind="integer", text="Most ledgers of one answer.", low=1, high=LEDGERS_PER_PAGE_MAX),
-            Field(
-                name="state", kind="string", text="Only ledgers in this state.",
-                choices=("open", "in-recovery", "closed"),
-            ),
+            Field(name="state", kind="string", text="Only ledgers in this state.", choices=STATES),
             Field(name="bookie", kind="string", text="Only ledgers whose metadata name this bookie.", length_max=256),
         ),
         text="The ledgers in the order of their ids. Pass `next` as `after` to read the next page; it is null at the"

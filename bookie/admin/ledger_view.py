@@ -6,11 +6,16 @@ from typing import Any, NamedTuple
 
 from octavo.metadata import KnownBookie, LedgerMetadata, MetadataStore
 from octavo.metadata.either import EitherMetadata
+from octavo.metadata.model import LOG_KEY, LedgerState
 from octavo.metadata.paging import members_of, parts_of
+from octavo.metadata.stream_fragment import StreamFragment
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 
 LEDGERS_PER_PAGE_MAX = 1000
+
+STATES = ("open", "in-recovery", "at-rest", "closed")
+"""Of ledgers and streams; only streams are at rest."""
 
 LOOKED_AT_MAX = 10_000
 """Ledgers read for one page. A filter that few ledgers pass gives a short page, and never a long request."""
@@ -61,7 +66,12 @@ async def show(store: MetadataStore, ledger_id: LedgerId) -> dict[str, Any]:
         "digest": digest.value,
         "custom_metadata": {key: _text(metadata.custom_metadata[key]) for key in sorted(metadata.custom_metadata)},
         "fragments": [
-            {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.bookies)}
+            {
+                "first_entry_id": fragment.first_entry_id,
+                "first_position": fragment.first_position if isinstance(fragment, StreamFragment) else None,
+                "term": fragment.term if isinstance(fragment, StreamFragment) else 0,
+                "bookies": list(fragment.bookies),
+            }
             async for part in parts_of(store, metadata)
             for fragment in part.fragments
         ],
@@ -69,14 +79,32 @@ async def show(store: MetadataStore, ledger_id: LedgerId) -> dict[str, Any]:
 
 
 def summary(metadata: EitherMetadata) -> dict[str, Any]:
-    """What a list shows of a ledger or stream."""
+    """What a list shows of a ledger or stream. A ledger has ids of entries, and a stream has positions, which its users
+    know, in place of them. What the metadata do not tell while a client writes is None. ``length`` is the payload of
+    what has an end and was not truncated, ``log`` the name of the log that it belongs to."""
+    entries: int | None = None
+    last_entry_id = first_position = last_position = None
+    if isinstance(metadata, LedgerMetadata):
+        length, last_entry_id = metadata.length, metadata.last_entry_id
+        if metadata.state is LedgerState.CLOSED:
+            entries = 0 if last_entry_id is None else last_entry_id + 1
+    else:
+        length, first_position = metadata.settled_bytes, metadata.start
+        if metadata.end_position is not None:
+            entries = metadata.end_position + 1 - first_position
+            last_position = metadata.end_position if entries else None
+    log_name = metadata.custom_metadata.get(LOG_KEY)
     return {
         "ledger_id": metadata.ledger_id,
         "kind": kind_of(metadata),
         "state": metadata.state.value,
-        "last_entry_id": metadata.last_entry_id,
-        "length": metadata.length,
+        "entries": entries,
+        "last_entry_id": last_entry_id,
+        "first_position": first_position,
+        "last_position": last_position,
+        "length": length,
         "created_at": metadata.created_at.isoformat(),
+        "log": None if log_name is None else log_name.decode(errors="replace"),
     }
 
 

@@ -82,9 +82,13 @@ _SUMMARY: dict[str, Schema] = {
     "ledger_id": _COUNT,
     "kind": {"type": "string", "enum": ["ledger", "stream"]},
     "state": _TEXT,
+    "entries": _or_null(_COUNT),
     "last_entry_id": _or_null(_COUNT),
-    "length": _or_null(_COUNT),
+    "first_position": _or_null(_COUNT),
+    "last_position": _or_null(_COUNT),
+    "length": _COUNT,
     "created_at": _TEXT,
+    "log": _or_null(_TEXT),
 }
 LEDGERS = _object(items=_list(_object(**_SUMMARY)), next=_or_null(_COUNT))
 LEDGER = _object(
@@ -94,7 +98,7 @@ LEDGER = _object(
     ack_quorum=_COUNT,
     digest=_TEXT,
     custom_metadata={"type": "object", "additionalProperties": {"anyOf": [_TEXT, _object(base64=_TEXT)]}},
-    fragments=_list(_object(first_entry_id=_COUNT, bookies=_list(_TEXT))),
+    fragments=_list(_object(first_entry_id=_COUNT, first_position=_or_null(_COUNT), term=_COUNT, bookies=_list(_TEXT))),
 )
 
 READ_ONLY = _object(read_only=_FLAG, operator=_or_null(_TEXT), disks=_FLAG)

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, HttpRequest, json_answer
 from octavo.bookie.admin.fields import Field, FieldError, read_body, read_query
-from octavo.bookie.admin.ledger_view import list_page, show
+from octavo.bookie.admin.ledger_view import STATES, list_page, show
 from octavo.cli.console.access import HEADERS, Address, carries_token, is_own_host
 from octavo.cli.console.log_view import log_as_json
 from octavo.cli.console.observer import Observer
@@ -136,7 +136,7 @@ ENDPOINTS = (
         "GET", "/api/ledgers", _ledgers,
         (
             Field(name="after", kind="integer", text="Only ledgers with higher ids.", low=0, high=ID_MAX),
-            Field(name="state", kind="string", text="Only these.", choices=("open", "in-recovery", "closed")),
+            Field(name="state", kind="string", text="Only these.", choices=STATES),
             Field(name="bookie", kind="string", text="Only ledgers that name this bookie.", length_max=256),
         ),
     ),

@@ -14,8 +14,9 @@ from octavo.client.log.document import LogDocument
 from octavo.client.log.names import lock_name
 from octavo.client.log.status import segments_of
 from octavo.client.log.stream_document import StreamLogDocument, log_term
-from octavo.client.log.stream_status import bytes_of_stream, known_stop_of_stream, segments_of_stream
+from octavo.client.log.stream_status import known_stop_of_stream, segments_of_stream
 from octavo.client.log.update import read_document
+from octavo.metadata.stream_model import StreamState
 from octavo.protocol.errors import UnauthorizedError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ async def _chain(document: LogDocument) -> dict[str, Any]:
         "first_position": document.first_position,
         "end": document.known_stop,
         "term": document.term,
+        "sealed": False,
         "bytes": sum(page.bytes for page in document.pages) + sum(segment.bytes or 0 for segment in segments),
         "segments": segments_as_json(segments),
         "paged_segments": sum(page.segments for page in document.pages),
@@ -68,7 +70,8 @@ async def _stream(store: "MetadataStore", document: StreamLogDocument) -> dict[s
         "first_position": first_position,
         "end": max(first_position, known_stop_of_stream(stream)),
         "term": log_term(stream.last_fragment.first_term),
-        "bytes": bytes_of_stream(stream),
+        "sealed": stream.state is StreamState.CLOSED,
+        "bytes": stream.settled_bytes,
         "segments": segments_as_json(segments_of_stream(stream)),
         "paged_segments": sum(page.fragments for page in stream.pages),
         "gaps": [],

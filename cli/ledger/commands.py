@@ -82,10 +82,11 @@ class FullCopiesName(StrEnum):
 
 
 class StateName(StrEnum):
-    """States of a ledger, as options and output spell them."""
+    """States of a ledger or a stream, as options and output spell them."""
 
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
+    AT_REST = "at-rest"
     CLOSED = "closed"
 
 
@@ -432,7 +433,7 @@ async def tail(
 @command(app)
 async def show(session: Session, ledger_id: LedgerArgument) -> None:
     """Show the metadata of a ledger or a stream."""
-    from octavo.cli.ledger.views import debts_of, describe_debt, ledger_as_json, stream_as_json  # noqa: PLC0415
+    from octavo.cli.ledger.views import fragments_table, ledger_as_json, stream_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
     from octavo.metadata.model import LedgerMetadata  # noqa: PLC0415
     from octavo.metadata.paging import parts_of  # noqa: PLC0415
@@ -455,14 +456,7 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
     for key, value in facts.items():
         print_line(f"{key.replace('_', ' '):<{width}}  {'-' if value is None else value}")
     print_line("")
-    rows = [(fragment.first_entry_id, " ".join(fragment.bookies)) for part in parts for fragment in part.fragments]
-    if metadata.full_copies is None:
-        print_table(["first entry", "bookies"], rows)
-        return
-    owed = map(describe_debt, debts_of(metadata, parts))
-    print_table(
-        ["first entry", "bookies", "owes copies of"], [(*row, debt) for row, debt in zip(rows, owed, strict=True)]
-    )
+    print_table(*fragments_table(metadata, parts))
 
 
 @command(app, "list")
@@ -478,7 +472,11 @@ async def list_ledgers(
     ] = None,
     state: Annotated[
         StateName | None,
-        typer.Option("--state", metavar="STATE", help="List only ledgers in this state: open, in-recovery or closed."),
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="List only ledgers in this state: open, in-recovery, at-rest (of streams) or closed.",
+        ),
     ] = None,
     bookie: Annotated[
         str | None,
@@ -488,15 +486,19 @@ async def list_ledgers(
         int | None, typer.Option("--limit", metavar="N", min=1, help="List at most this number of ledgers.")
     ] = None,
 ) -> None:
-    """List ledgers in the order of their ids."""
-    from octavo.cli.ledger.views import summary_as_json  # noqa: PLC0415
-    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    """List ledgers and streams in the order of their ids.
+
+    The number of entries is known once no client writes; the length is the payload of what has an end. The last column
+    names the log to which a ledger or stream belongs.
+    """
+    from octavo.bookie.admin.ledger_view import summary  # noqa: PLC0415
+    from octavo.cli.output import print_json, print_line, visible  # noqa: PLC0415
 
     wanted = parse_pairs("--where", where).items()
     listed = 0
     async with await session.open_metadata() as store, aclosing(_all_metadata(store)) as all_metadata:
         if not session.as_json:
-            print_line(_LISTED.format("ledger", "state", "last entry", "length", "created"))
+            print_line(_LISTED.format("ledger", "kind", "state", "entries", "length", "created", "log"))
         async for metadata in all_metadata:
             if state is not None and metadata.state.value != state.value:
                 continue
@@ -504,13 +506,14 @@ async def list_ledgers(
                 continue
             if bookie is not None and bookie not in await _names_in(store, metadata):
                 continue
+            facts = summary(metadata)
             if session.as_json:
-                print_json(summary_as_json(metadata))
+                print_json(facts)
             else:
-                last = "-" if metadata.last_entry_id is None else metadata.last_entry_id
+                shown = [facts[key] for key in ("ledger_id", "kind", "state", "entries", "length")]
                 created = metadata.created_at.isoformat(sep=" ", timespec="seconds")
-                state_name = metadata.state.value
-                print_line(_LISTED.format(metadata.ledger_id, state_name, last, metadata.length, created))
+                row = ["-" if value is None else value for value in (*shown, created, facts["log"])]
+                print_line(visible(_LISTED.format(*row)))
             listed += 1
             if listed == limit:
                 break
@@ -526,7 +529,7 @@ async def _names_in(store: "MetadataStore", metadata: "EitherMetadata") -> Colle
         return ()
 
 
-_LISTED = "{:>10}  {:<11}  {:>12}  {:>15}  {}"
+_LISTED = "{:>10}  {:<6}  {:<11}  {:>12}  {:>15}  {:<25}  {}"
 
 
 async def _all_metadata(store: "MetadataStore") -> AsyncGenerator["EitherMetadata"]:

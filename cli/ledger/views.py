@@ -6,22 +6,12 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.output import custom_metadata_as_json
 from octavo.metadata.debts import Debt, stored_debt
 from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.stream_fragment import StreamFragment, position_in
 
 if TYPE_CHECKING:
     from octavo.metadata.either import EitherMetadata
+    from octavo.metadata.model import Fragment
     from octavo.metadata.stream_model import StreamMetadata
-
-
-def summary_as_json(metadata: "EitherMetadata") -> dict[str, Any]:
-    """What ``list --json`` shows. Of a stream, ``last_entry_id`` is the place at which it rests."""
-    return {
-        "ledger_id": metadata.ledger_id,
-        "kind": "ledger" if isinstance(metadata, LedgerMetadata) else "stream",
-        "state": metadata.state.value,
-        "last_entry_id": metadata.last_entry_id,
-        "length": metadata.length,
-        "created_at": metadata.created_at.isoformat(),
-    }
 
 
 def ledger_as_json(metadata: LedgerMetadata) -> dict[str, Any]:
@@ -54,9 +44,35 @@ def ledger_as_json(metadata: LedgerMetadata) -> dict[str, Any]:
     }
 
 
-def describe_debt(debt: Debt) -> str:
+def fragments_table(
+    metadata: "EitherMetadata", parts: "Sequence[EitherMetadata]"
+) -> tuple[list[str], list[tuple[object, ...]]]:
+    """Headers and rows of the fragments in all parts. Of a stream they have positions, which its users know."""
+    headers = (
+        ["first entry", "bookies"] if isinstance(metadata, LedgerMetadata) else ["first position", "term", "bookies"]
+    )
+    rows: list[tuple[object, ...]] = []
+    for part in parts:
+        for fragment in part.fragments:
+            names = " ".join(fragment.bookies)
+            if isinstance(fragment, StreamFragment):
+                rows.append((fragment.first_position, fragment.term, names))
+            else:
+                rows.append((fragment.first_entry_id, names))
+    if metadata.full_copies is None:
+        return headers, rows
+    fragments = [fragment for part in parts for fragment in part.fragments]
+    owed = map(_owed, fragments, debts_of(metadata, parts))
+    return [*headers, "owes copies of"], [(*row, debt) for row, debt in zip(rows, owed, strict=True)]
+
+
+def _owed(fragment: "Fragment | StreamFragment", debt: Debt) -> str:
     """The entries of a fragment that may have fewer copies than the write quorum."""
-    return "-" if debt.is_empty else f"{debt.first} to {debt.last}"
+    if debt.is_empty:
+        return "-"
+    if isinstance(fragment, StreamFragment):
+        return f"{position_in(fragment, debt.first)} to {position_in(fragment, debt.last)}"
+    return f"{debt.first} to {debt.last}"
 
 
 def debts_of(metadata: "EitherMetadata", parts: "Sequence[EitherMetadata]") -> list[Debt]:
@@ -75,7 +91,8 @@ def debts_of(metadata: "EitherMetadata", parts: "Sequence[EitherMetadata]") -> l
 def stream_as_json(metadata: "StreamMetadata", parts: "Sequence[StreamMetadata]") -> dict[str, Any]:
     """Everything but the verifiers, the salts and the owner. Quorums and digest are those of the last fragment.
     ``parts``: all of them, also those in pages."""
-    last = metadata.last_fragment
+    last, end = metadata.last_fragment, metadata.end_position
+    entries = None if end is None else end + 1 - metadata.start
     fragments = [fragment for part in parts for fragment in part.fragments]
     return {
         "ledger_id": metadata.ledger_id,
@@ -83,12 +100,12 @@ def stream_as_json(metadata: "StreamMetadata", parts: "Sequence[StreamMetadata]"
         "state": metadata.state.value,
         "term": metadata.term,
         "first_position": metadata.start,
-        "last_position": metadata.end_position,
+        "last_position": None if entries == 0 else metadata.end_position,
+        "entries": entries,
         "ensemble_size": len(last.bookies),
         "write_quorum": last.write_quorum,
         "ack_quorum": last.ack_quorum,
-        "last_entry_id": metadata.last_entry_id,
-        "length": metadata.length,
+        "length": metadata.settled_bytes,
         "digest": metadata.keys[last.key].digest.value,
         "private": metadata.private,
         "full_copies": None if metadata.full_copies is None else metadata.full_copies.value,

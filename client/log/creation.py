@@ -14,7 +14,7 @@ from typing import Final
 from octavo.client.arguments import Protection
 from octavo.client.log.document import Dropped, LogDocument, LogState, Retention
 from octavo.client.log.housekeeping import Housekeeper
-from octavo.client.log.ledgers import LOG_KEY, LedgerAccess
+from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.passwords import log_verifier
 from octavo.client.log.stream_changes import MarkActive
@@ -22,6 +22,7 @@ from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument,
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
 from octavo.client.log.update import update_stream_log
 from octavo.metadata.debts import FullCopies
+from octavo.metadata.model import LOG_KEY
 from octavo.metadata.store import Version, Versioned
 from octavo.protocol.errors import (
     LogExistsError,

@@ -11,15 +11,12 @@ from octavo.client.read.reader import LedgerReader
 from octavo.client.read.source import LedgerSource
 from octavo.client.stream.streams import Streams
 from octavo.client.write.segment_writer import SegmentWriter, created_at_ms
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.model import LOG_KEY, LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums
-
-LOG_KEY = "octavo.log"
-"""Custom metadata of a segment's ledger: the name of its log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from octavo.client.log.stream_changes import SetStreamRetention
 from octavo.client.log.stream_document import StreamLogDocument
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
 from octavo.client.log.stream_lead import take_over_stream
-from octavo.client.log.stream_status import bytes_of_stream, segments_of_stream
+from octavo.client.log.stream_status import segments_of_stream
 from octavo.client.log.stream_view import StreamView
 from octavo.client.log.update import read_root, update_stream_log
 from octavo.client.log.writer import LogWriter
@@ -124,7 +124,7 @@ class StreamLayout:
             drops_below=max(self.view.first_position, await self._housekeeper.retention_cut(document, stream)),
             segments=segments_of_stream(stream),
             paged_segments=sum(page.fragments for page in stream.pages),
-            bytes=bytes_of_stream(stream),
+            bytes=stream.settled_bytes,
             idle_cursors=await self._housekeeper.idle_cursors(stream, cursors),
             gaps=(),
             quorums=stream.last_fragment.quorums,

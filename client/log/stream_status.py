@@ -11,12 +11,6 @@ def known_stop_of_stream(stream: StreamMetadata) -> int:
     return stream.last_fragment.first_position if end is None else end + 1
 
 
-def bytes_of_stream(stream: StreamMetadata) -> int:
-    """Payload of the fragments that have an end."""
-    before = (stream.pages or stream.fragments)[0].length_before
-    return max(stream.length, stream.last_fragment.length_before) - before
-
-
 def segments_of_stream(stream: StreamMetadata) -> tuple[SegmentStatus, ...]:
     """The fragments of the stream, without those in pages, as the segments of its log."""
     segments = []

@@ -216,7 +216,8 @@ async def test_ledgers_are_listed_by_state_and_bookie(socket: Path, ledgers: lis
 
 async def test_a_ledger_is_shown_without_its_verifier(socket: Path, ledgers: list[int]) -> None:
     shown = (await ask(socket, "GET", f"/api/v1/ledgers/{ledgers[3]}")).json
-    assert shown["fragments"] == [{"first_entry_id": 0, "bookies": ["x", "y", "w"]}]
+    bookies = ["x", "y", "w"]
+    assert shown["fragments"] == [{"first_entry_id": 0, "first_position": None, "term": 0, "bookies": bookies}]
     assert shown["custom_metadata"] == {"k": {"base64": "/w=="}, "name": "café"}
     assert not {"verifier", "salt"} & shown.keys()
     absent = await ask(socket, "GET", "/api/v1/ledgers/999999")
@@ -229,10 +230,13 @@ async def test_streams_are_listed_and_shown_among_ledgers(socket: Path, store: M
     await store.create_stream(replace(stream, ledger_id=ledger_id))
     (item,) = (await ask(socket, "GET", "/api/v1/ledgers?bookie=w&state=open")).json["items"]
     assert (item["ledger_id"], item["kind"], item["last_entry_id"]) == (ledger_id, "stream", None)
+    assert (item["first_position"], item["last_position"], item["entries"], item["length"]) == (0, None, None, 100)
     shown = (await ask(socket, "GET", f"/api/v1/ledgers/{ledger_id}")).json
     assert item.items() <= shown.items()
     assert (shown["ensemble_size"], shown["write_quorum"], shown["ack_quorum"]) == (4, 3, 2)
-    assert [one["first_entry_id"] for one in shown["fragments"]] == [place(1, 0), place(3, 0)]
+    assert [(one["first_entry_id"], one["first_position"], one["term"]) for one in shown["fragments"]] == [
+        (place(1, 0), 0, 1), (place(3, 0), 10, 3),
+    ]  # fmt: skip
     assert not {"verifier", "salt", "owner", "keys"} & shown.keys()
 
 

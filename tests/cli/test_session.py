@@ -172,7 +172,7 @@ def test_usage(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
     [
         (
             ["ledger", "list", "--state", "bogus"],
-            "Invalid value for '--state': 'bogus' is not one of 'open', 'in-recovery', 'closed'",
+            "Invalid value for '--state': 'bogus' is not one of 'open', 'in-recovery', 'at-rest', 'closed'",
         ),
         (["ledger", "show", "seven"], "Invalid value for 'ID': 'seven' is not a whole number"),
         (["ledger", "show", "9" * 5000], f"Invalid value for 'ID': '{'9' * 5000}' is not a whole number"),

@@ -83,6 +83,10 @@ def shown(module_folder: Path) -> Iterator[Shown]:
         )
         ledger = int(added.stdout)
         assert up.run("log", "create", "orders/eu").status == 0
+        assert up.run("log", "create", "orders/us", "--layout", "stream").status == 0
+        for lines in (b"a\nb\n", b"c\n"):
+            assert up.run("log", "append", "orders/us", stdin=lines).status == 0
+        assert up.run("log", "seal", "orders/us").status == 0
         settings = environment(OCTAVO_METADATA=up.uri)
         leader = subprocess.Popen(
             [*OCTAVO, "log", "append", "orders/eu", "--leader", HOSTILE[:60]],
@@ -197,6 +201,28 @@ def test_a_ledger_shows_which_bookies_have_which_entries(shown: Shown) -> None:
     assert browser.unnamed_parts() == []
     if pictures := os.environ.get("OCTAVO_SCREENSHOTS"):
         browser.screenshot(Path(pictures) / "fragments.png")
+
+
+def test_a_stream_shows_the_positions_that_its_users_know(shown: Shown) -> None:
+    """And never its places, which are beyond what people can read."""
+    browser = shown.browser
+    listed = map(json.loads, shown.up.run("ledger", "list", "--json").stdout.splitlines())
+    (stream,) = (one["ledger_id"] for one in listed if one["kind"] == "stream")
+    shown.go("ledgers")
+    row = f"return document.querySelector('a[href=\"#/ledgers/{stream}\"]').closest('tr').textContent"
+    text = str(browser.run(row))
+    assert all(part in text for part in ("stream", "closed", "orders/us")), text
+    shown.go(f"ledgers/{stream}")
+    browser.wait_for("0 to 2", "main")
+    bars = browser.run("return [...document.querySelectorAll('main svg rect title')].map((one) => one.textContent)")
+    # The last term is that in which the log was sealed.
+    assert {bar.partition(": ")[2] for bar in bars} == {"entries 0 to 1", "entries 2 to 2", "no entries"}
+    assert str(1 << 35)[:5] not in browser.text("main").replace(",", "").replace(" ", "")
+    if pictures := os.environ.get("OCTAVO_SCREENSHOTS"):
+        browser.screenshot(Path(pictures) / "stream.png")
+    shown.go("logs/orders%2Fus")
+    browser.wait_for("the log is sealed", "main")
+    assert browser.messages() == []
 
 
 def test_pages_follow_the_cluster_without_being_loaded_again(shown: Shown) -> None:

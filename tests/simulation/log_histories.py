@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 from octavo.client.log.cursors import decode_cursors
 from octavo.client.log.document import LogDocument, LogState, decode_page
-from octavo.client.log.ledgers import LOG_KEY
 from octavo.client.log.names import name_of_document
 from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log
 from octavo.metadata.either import decode_either
 from octavo.metadata.memory import MemoryServer
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.model import LOG_KEY, LedgerMetadata
 from octavo.metadata.pages import PAGES_PREFIX
 from octavo.metadata.records import Kind
 from octavo.protocol.ids import LedgerId

@@ -67,7 +67,7 @@ export function cards(pairs) {
 }
 
 const KIND = { writable: "good", closed: "good", ordinary: "good", "read-only": "warn", draining: "warn", held: "warn",
-  missing: "warn", doubtful: "warn", open: "quiet", "in-recovery": "warn" };
+  missing: "warn", doubtful: "warn", open: "quiet", "at-rest": "good", "in-recovery": "warn" };
 
 export const state = (name) => h("span", { class: `state ${KIND[name] ?? "bad"}` }, name);
 

@@ -17,13 +17,14 @@ export async function ledgersPage(state, again) {
     h("label", {}, "Id", h("input", { name: "id", inputmode: "numeric", pattern: "[0-9]+", size: 12 })),
     h("button", {}, "Show"),
     h("label", {}, "State", h("select", { onchange: (event) => change({ state: event.target.value, after: null, before: [] }) },
-      option("", "all", filter.state), ["open", "in-recovery", "closed"].map((name) => option(name, name, filter.state)))),
+      option("", "all", filter.state), ["open", "in-recovery", "at-rest", "closed"].map((name) => option(name, name, filter.state)))),
     h("label", {}, "On bookie", h("select", { onchange: (event) => change({ bookie: event.target.value, after: null, before: [] }) },
       option("", "any", filter.bookie), state.bookies.map((row) => option(row.bookie_id, row.bookie_id, filter.bookie))))),
     h("section", { class: "panel" }, table(null,
-      [narrow("Ledger"), column("State"), number("Last entry"), number("Payload"), column("Created")],
-      page.items.map((one) => [h("a", { href: `#/ledgers/${one.ledger_id}` }, String(one.ledger_id)), stateOf(one.state),
-        one.last_entry_id === null ? "–" : count(one.last_entry_id), bytes(one.length), one.created_at.slice(0, 19).replace("T", " ")]),
+      [narrow("Ledger"), column("Kind"), column("State"), number("Entries"), number("Payload"), column("Created"), column("Log")],
+      page.items.map((one) => [h("a", { href: `#/ledgers/${one.ledger_id}` }, String(one.ledger_id)), one.kind, stateOf(one.state),
+        one.entries === null ? "–" : count(one.entries), bytes(one.length), one.created_at.slice(0, 19).replace("T", " "),
+        one.log === null ? "–" : foreign(one.log)]),
       "No ledger fits.")),
     h("p", {},
       h("button", { disabled: !filter.before.length, onclick: () => change({ after: filter.before.at(-1), before: filter.before.slice(0, -1) }) }, "Back"), " ",
@@ -33,14 +34,17 @@ export async function ledgersPage(state, again) {
 
 const NAME = 190, WIDTH = 900, ROW = 26;
 
+// What users count: positions of a stream, ids of entries of a ledger.
+const firstOf = (fragment) => fragment.first_position ?? fragment.first_entry_id;
+const lastOf = (ledger) => ledger.kind === "stream" ? ledger.last_position : ledger.last_entry_id;
+
 // One row for each bookie, one bar for each fragment that it is a member of.
 function fragmentsPicture(ledger, states) {
   const names = [...new Set(ledger.fragments.flatMap((one) => one.bookies))].sort();
-  const closed = ledger.state === "closed";
   const parts = ledger.fragments.map((one, at) => {
-    const next = ledger.fragments[at + 1]?.first_entry_id;
-    const last = next !== undefined ? next - 1 : closed ? ledger.last_entry_id ?? -1 : null;
-    return { ...one, last, entries: last === null ? null : last - one.first_entry_id + 1 };
+    const begins = ledger.fragments[at + 1], first = firstOf(one);
+    const last = begins !== undefined ? firstOf(begins) - 1 : ledger.entries === null ? null : (lastOf(ledger) ?? first - 1);
+    return { ...one, first, last, entries: last === null ? null : last - first + 1 };
   });
   const known = parts.reduce((sum, one) => sum + (one.entries ?? 0), 0);
   // The length of a bar tells the share of the entries, but none is too short to be seen.
@@ -50,10 +54,10 @@ function fragmentsPicture(ledger, states) {
   const bars = parts.map((one, at) => {
     const width = weights[at] * scale, left = x;
     x += width;
-    const text = one.last === null ? `entries ${one.first_entry_id} and on, being written`
-      : one.entries === 0 ? "no entries" : `entries ${one.first_entry_id} to ${one.last}`;
+    const text = one.last === null ? `entries ${one.first} and on, being written`
+      : one.entries === 0 ? "no entries" : `entries ${one.first} to ${one.last}`;
     return [
-      s("text", { x: left + 2, y: 13, class: "faint" }, String(one.first_entry_id)),
+      s("text", { x: left + 2, y: 13, class: "faint" }, String(one.first)),
       one.bookies.map((name) => s("rect", { class: one.last === null ? "open" : at % 2 ? "odd" : "even", x: left + 1,
         y: 20 + names.indexOf(name) * ROW, width: Math.max(1, width - 2), height: ROW - 8, rx: 3 }, s("title", {}, `${name}: ${text}`))),
     ];
@@ -72,18 +76,21 @@ export async function ledgerPage(state, again, id) {
   const ledger = await get(`/api/ledgers/${encodeURIComponent(id)}`);
   const states = new Map(state.bookies.map((row) => [row.bookie_id, row.state]));
   const custom = Object.entries(ledger.custom_metadata);
+  const stream = ledger.kind === "stream", last = lastOf(ledger);
   const blocked = (state.repair?.blocked ?? []).filter((one) => one.ledger_id === ledger.ledger_id);
   return [
-    h("h1", {}, `Ledger ${ledger.ledger_id} `, stateOf(ledger.state)),
+    h("h1", {}, `${stream ? "Stream" : "Ledger"} ${ledger.ledger_id} `, stateOf(ledger.state)),
     blocked.map((one) => h("p", { class: "bad" }, `Repair is blocked (${one.class}): `, foreign(one.reason))),
     h("section", { class: "panel" }, facts([
-      ["Last entry", ledger.last_entry_id === null ? "–" : count(ledger.last_entry_id)], ["Payload", bytes(ledger.length)],
+      [stream ? "Positions" : "Last entry", last === null ? "–" : stream ? `${count(ledger.first_position)} to ${count(last)}` : count(last)],
+      ["Payload", bytes(ledger.length)],
+      ledger.log === null ? null : ["Log", h("a", { href: `#/logs/${encodeURIComponent(ledger.log)}` }, foreign(ledger.log))],
       ["Shape", `ensemble ${ledger.ensemble_size}, write quorum ${ledger.write_quorum}, ack quorum ${ledger.ack_quorum}`],
       ["Digest", ledger.digest], ["Created", ledger.created_at.slice(0, 19).replace("T", " ")],
     ])),
     h("section", { class: "panel" }, h("h2", {}, "Fragments over bookies"), fragmentsPicture(ledger, states),
-      table(null, [narrow("First entry"), column("Bookies")], ledger.fragments.map((one) =>
-        [count(one.first_entry_id), one.bookies.join(", ")]))),
+      table(null, [narrow(stream ? "First position" : "First entry"), stream ? number("Term") : null, column("Bookies")].filter(Boolean),
+        ledger.fragments.map((one) => [count(firstOf(one)), stream ? count(one.term) : null, one.bookies.join(", ")].filter(Boolean)))),
     h("section", { class: "panel" }, h("h2", {}, "Custom metadata"), table(null, [narrow("Key"), column("Value")],
       custom.map(([key, value]) => [foreign(key), typeof value === "string" ? foreign(value)
         : [h("small", { class: "quiet" }, "base64 "), foreign(value.base64)]]))),

@@ -24,7 +24,8 @@ export async function logPage(state, again, name) {
   return [
     h("h1", {}, `Log ${log.name}`),
     h("section", { class: "panel" }, facts([
-      ["Leader", log.leader === null ? h("span", { class: "warn" }, "none") : foreign(log.leader)],
+      ["Leader", log.sealed ? "none; the log is sealed" : log.leader === null ? h("span", { class: "warn" }, "none") : foreign(log.leader)],
+      ["Layout", log.layout],
       ["Positions", `${count(log.first_position)} to ${count(log.end)}${log.end_is_known ? "" : ", and on: the log has a password, or this console has not the role read, so the end is not known here"}`],
       ["Term", count(log.term)], ["Closed segments", bytes(log.bytes)],
       ["Shape", `ensemble ${log.quorums[0]}, write quorum ${log.quorums[1]}, ack quorum ${log.quorums[2]}`],

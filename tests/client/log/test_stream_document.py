@@ -9,7 +9,6 @@ import pytest
 from octavo.client.arguments import Protection
 from octavo.client.client import Client
 from octavo.client.log.document import NO_RETENTION, LogDocument, LogState, Retention, decode_log
-from octavo.client.log.ledgers import LOG_KEY
 from octavo.client.log.log import Log
 from octavo.client.log.names import list_document
 from octavo.client.log.stream_changes import (
@@ -34,6 +33,7 @@ from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore
 from octavo.metadata.changes import Refuse, Settled
 from octavo.metadata.encoding import decode_object, encode_object
+from octavo.metadata.model import LOG_KEY
 from octavo.metadata.stream_model import StreamState
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import (
