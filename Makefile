@@ -63,7 +63,7 @@ soak: setup ## run crash, kill, recovery and damage tests in their long form, th
 		$(VENV)/pytest -o faulthandler_timeout=1800 tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
 		tests/processes/test_recovery_processes.py tests/processes/test_log_takeovers.py tests/processes/test_stream_takeovers.py \
 		tests/processes/test_repair.py tests/processes/test_procedures.py \
-		tests/processes/test_systemd_units.py tests/processes/test_upgrade.py \
+		tests/processes/test_systemd_units.py tests/processes/test_upgrade.py tests/processes/test_older_bookies.py \
 		tests/security/test_tls_bookies.py tests/security/test_new_ledgers.py tests/pipeline/test_standalone.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set guarded=1

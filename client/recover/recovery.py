@@ -24,6 +24,7 @@ from octavo.client.place.placer import Placer
 from octavo.client.recover.completing import Completing
 from octavo.client.recover.ledger_recovery import WINDOW_BYTES, WINDOW_ENTRIES, End, LedgerRecovery
 from octavo.client.supervisor import Supervisor
+from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.adds import frames_of
 from octavo.client.write.ensemble_changes import Commit
@@ -400,6 +401,10 @@ class FragmentRecovery:
             connection = self._pool.get(self._metadata.last_fragment.bookies[position])
             left = max(deadline - self._loop.time(), 0.001)
             try:
+                if self._metadata.term:
+                    # Not even asked: it would take the fence of one term for that of all (rule T7).
+                    await connection.wait_writable(timeout_seconds=left)
+                    self._check_knows_terms(connection)
                 answer = await connection.request(request, timeout_seconds=min(left, options.request_timeout_seconds))
             except OctavoError as error:
                 self._answers[position] = error.message or type(error).__name__
@@ -407,12 +412,15 @@ class FragmentRecovery:
                     raise
                 await asyncio.sleep(options.resend_delay_seconds)
                 continue
-            if self._metadata.term and CAPABILITY_TERMS not in connection.capabilities:
-                # It ignores the term: its fence would be that of a ledger with one writer (rule T7).
-                raise UnsupportedOperationError(f"bookie {connection.bookie_id} does not know terms")
+            if self._metadata.term:
+                self._check_knows_terms(connection)  # it may be another process by now
             if isinstance(answer, expected):
                 return answer
             raise BookieUnavailableError(f"answered {type(answer).__name__} to {type(request).__name__}")
+
+    def _check_knows_terms(self, connection: BookieConnection) -> None:
+        if CAPABILITY_TERMS not in connection.capabilities:
+            raise UnsupportedOperationError(f"bookie {connection.bookie_id} does not know terms; upgrade it")
 
     def _evidence(self, answer: LacAnswer, position: int) -> tuple[int | None, dict[int, int]]:
         """The highest LAC in the answer that the writer has sealed, and the lengths there, as far as they are known."""

@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping
 
 from octavo.client.place.placer import Placer
 from octavo.client.wire.pool import ConnectionPool
+from octavo.client.wire.terms_known import about_terms, lacks_terms
 from octavo.protocol.errors import NotEnoughBookiesError, OctavoError
 from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import CAPABILITY_TERMS
 from octavo.protocol.quorums import Quorums
 
 _REACH_SECONDS = 2.0
@@ -25,17 +25,43 @@ class Ensembles:
         self._pool = pool
         self._placer = placer
 
+    async def new_ones(self, quorums: Quorums) -> tuple[BookieId, ...]:
+        """Bookies for a new stream. None of them is known to lack terms; some may be out of reach.
+
+        Raises :class:`NotEnoughBookiesError`, which names the bookies that lack terms,
+        :class:`MetadataUnavailableError`.
+        """
+        bookies = list(await self._placer.new_ensemble(quorums))
+        too_old: set[BookieId] = set()
+        unknown = dict(enumerate(bookies))
+        while unknown:
+            await asyncio.gather(*map(self._can_be_reached, unknown.values()))
+            wrong = [at for at, one in unknown.items() if lacks_terms(self._pool.get(one))]
+            too_old |= {bookies[at] for at in wrong}
+            if not wrong:
+                break
+            try:
+                unknown = await self._placer.replacements(quorums, bookies, wrong, avoid=too_old)
+            except NotEnoughBookiesError as error:
+                raise NotEnoughBookiesError(error.message + about_terms(too_old)) from error
+            for at, one in unknown.items():
+                bookies[at] = one
+            unknown = {at: bookies[at] for at in wrong}
+        return tuple(bookies)
+
     async def reachable(
         self, quorums: Quorums, bookies: tuple[BookieId, ...], *, asked_at: float | None = None
     ) -> tuple[BookieId, ...]:
-        """These bookies, with others in the places of those that cannot be reached. Where there is no other one, the
-        bookie stays, as long as every entry can reach its ack quorum without it (rule W8).
+        """These bookies, with others in the places of those that cannot be reached or lack terms. Where there is no
+        other one, the bookie stays, as long as every entry can reach its ack quorum without it (rule W8): no writer
+        sends anything to one that lacks terms.
 
         ``asked_at``: the time, on the loop's clock, since when bookies are asked for something else that was waited
         for. Once enough of them are reached, the others get as long again, and are given up then: the writer does not
         need them to begin. Without it all get a few seconds.
 
-        Raises :class:`NotEnoughBookiesError`, :class:`MetadataUnavailableError`.
+        Raises :class:`NotEnoughBookiesError`, which names the bookies that lack terms,
+        :class:`MetadataUnavailableError`.
         """
         tried: set[BookieId] = set(bookies)
         reached: dict[int, BookieId] = {}
@@ -48,9 +74,10 @@ class Ensembles:
             taken = [reached.get(at, one) for at, one in enumerate(bookies)]
             try:
                 wanted = await self._placer.replacements(quorums, taken, missing, avoid=tried)
-            except NotEnoughBookiesError:
+            except NotEnoughBookiesError as error:
                 if not _are_enough(quorums, reached):
-                    raise
+                    too_old = [one for one in sorted(tried) if lacks_terms(self._pool.get(one))]
+                    raise NotEnoughBookiesError(error.message + about_terms(too_old)) from error
                 break
             tried |= set(wanted.values())
         return tuple(reached.get(at, one) for at, one in enumerate(bookies))
@@ -99,7 +126,7 @@ class Ensembles:
             await connection.wait_writable(timeout_seconds=_REACH_SECONDS)
         except OctavoError:
             return False
-        return CAPABILITY_TERMS in connection.capabilities
+        return not lacks_terms(connection)
 
 
 def _are_enough(quorums: Quorums, reached: Collection[int]) -> bool:

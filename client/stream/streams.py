@@ -73,7 +73,7 @@ class Streams:
         written to it.
         """
         store = self._tools.store
-        bookies = await self._ensembles.reachable(quorums, await self._tools.placer.new_ensemble(quorums))
+        bookies = await self._ensembles.reachable(quorums, await self._ensembles.new_ones(quorums))
         ledger_id = await store.allocate_ledger_id()
         secrets = derive_secrets(password, ledger_id)
         salt, owner, created_at = self._salt(), self._token(), self._wall_clock()
@@ -107,7 +107,7 @@ class Streams:
         full_copies: FullCopies | None = None,
     ) -> Versioned[StreamMetadata]:
         """Create an empty stream at rest, under an id that this client has allocated: any client takes it over, and
-        asks no bookie for that. Raises as :meth:`create`, but may return before a bookie has been reached."""
+        asks no bookie for that. Raises as :meth:`create`, but bookies may be out of reach."""
         secrets, salt, owner = derive_secrets(protection.password, ledger_id), self._salt(), self._token()
         metadata = StreamMetadata(
             ledger_id=ledger_id,
@@ -117,7 +117,7 @@ class Streams:
                 StreamFragment(
                     first_entry_id=place(FIRST_TERM, 0),
                     first_position=0,
-                    bookies=await self._tools.placer.new_ensemble(quorums),
+                    bookies=await self._ensembles.new_ones(quorums),
                     write_quorum=quorums.write_quorum,
                     ack_quorum=quorums.ack_quorum,
                     opened_at_ms=self._tools.clock_ms(),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.adds import internal_error
 from octavo.client.write.deferred_pipeline import DeferredPipeline
@@ -107,7 +108,7 @@ class DeferredReplication(Replication):
 
     def _make_ready(self, position: int) -> None:
         connection = self._connections[position]
-        if connection.connected:
+        if isinstance(connection, BookieConnection) and connection.connected:
             if CAPABILITY_DEFERRED_SYNC not in connection.capabilities:
                 self._loop.call_soon(self._guarded, self._cannot_defer, position)
                 return

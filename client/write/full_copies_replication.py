@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from octavo.client.wire.connection import BookieConnection
+from octavo.client.wire.terms_known import WithoutTerms
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, Phase
 from octavo.client.write.full_copies import FullCopiesPipeline, RequiredChanges
@@ -76,6 +77,8 @@ class FullCopiesReplication(Replication):
 
     async def _copy_to_doubtful(self, position: int, tenure: int) -> None:
         connection = self._connections[position]
+        if isinstance(connection, WithoutTerms):
+            return
         for run in self.pipeline.acknowledged_lacking(position):
             entries = list(self.pipeline.share(run, position))
             add = Add(self._ledger_id, self._ledger_key, self._flags | AddFlag.RECOVERY, self._term, entries)

@@ -27,6 +27,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
+from octavo.client.wire.terms_known import about_terms, for_term, lacks_terms
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.adds import fenced, internal_error
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
@@ -49,7 +50,7 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import CAPABILITY_TERMS, Add, Added, AddFlag, WriteLac
+from octavo.protocol.messages import Add, Added, AddFlag, WriteLac
 from octavo.protocol.quorums import Quorums, quorums_of
 
 log = logging.getLogger("octavo.client")
@@ -152,7 +153,7 @@ class Replication:
         """The counts of the client; None for write-backs, which are no adds of an application."""
         self._sent: deque[tuple[int, float]] = deque()
         """Of each frame that is not acknowledged as a whole: its last id, and when it was pushed."""
-        self._connections = [pool.get(bookie_id) for bookie_id in ensemble]
+        self._connections = [for_term(pool.get(bookie_id), self._term) for bookie_id in ensemble]
         self._remove_listeners = [self._listen(position) for position in range(quorums.ensemble_size)]
         for position in range(quorums.ensemble_size):
             self._make_ready(position)
@@ -167,7 +168,7 @@ class Replication:
 
     def _listen(self, position: int) -> Callable[[], None]:
         listener = partial(self._guarded, self._connection_changed, position)
-        return self._connections[position].add_state_listener(listener)
+        return self._pool.get(self._connections[position].bookie_id).add_state_listener(listener)
 
     def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
         """Perform a step that the event loop calls. If it breaks an invariant, nothing may be acknowledged any more."""
@@ -359,7 +360,8 @@ class Replication:
 
     # --- positions ------------------------------------------------------------------------------------------------
 
-    def _connection_changed(self, position: int, connection: BookieConnection) -> None:
+    def _connection_changed(self, position: int, real: BookieConnection) -> None:
+        self._connections[position] = connection = for_term(real, self._term)
         if connection.denied and self._fails_for_denials():
             return
         if not connection.connected:
@@ -474,14 +476,15 @@ class Replication:
         """Bookies that can be reached, by position. One that cannot is put into quarantine and another one is tried."""
         ensemble = self._changes.ensemble
         reached: dict[int, BookieId] = {}
+        too_old: set[BookieId] = set()
         missing = list(wanted.positions)
         while missing and not self._stopped:
             taken = [reached.get(position, bookie_id) for position, bookie_id in enumerate(ensemble)]
             self._asked_metadata_at = self._loop.time()
             try:
-                found = await self._placer.replacements(self._quorums, taken, missing, avoid=ensemble)
+                found = await self._placer.replacements(self._quorums, taken, missing, avoid={*ensemble, *too_old})
             except (NotEnoughBookiesError, MetadataUnavailableError) as error:
-                self._no_spare = error
+                self._no_spare = type(error)(error.message + about_terms(too_old))
                 break
             finally:
                 self._asked_metadata_at = None
@@ -489,6 +492,7 @@ class Replication:
             reached |= {
                 position: bookie_id for (position, bookie_id), ok in zip(found.items(), tried, strict=True) if ok
             }
+            too_old |= {one for one in found.values() if self._term and lacks_terms(self._pool.get(one))}
             missing = [position for position in missing if position in found and position not in reached]
         return reached
 
@@ -498,8 +502,7 @@ class Replication:
         except OctavoError:
             self._pool.put_in_quarantine(bookie_id)
             return False
-        # A bookie that does not know terms would take adds of terms that are over (rule T7).
-        return not self._term or CAPABILITY_TERMS in self._pool.get(bookie_id).capabilities
+        return not self._term or not lacks_terms(self._pool.get(bookie_id))
 
     def _committed(self, *, rolling: bool = False) -> None:
         """The metadata have the new ensemble: use it. ``rolling``: no bookie has failed."""
@@ -514,7 +517,7 @@ class Replication:
                 self._end_pause(position)
                 self._refusals[position] = None
                 self._remove_listeners[position]()
-                self._connections[position] = self._pool.get(new)
+                self._connections[position] = for_term(self._pool.get(new), self._term)
                 self._remove_listeners[position] = self._listen(position)
         self._no_spare = None
         self._perform(effects)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from octavo.metadata import open_metadata_store
-from support.installed import make_environment, unpack_wheel
+from support.installed import archived_tree, make_environment, unpack_wheel
 from support.processes import BookieProcess, environment, free_neighbours
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS, wait_until
@@ -70,11 +70,7 @@ def old_tree(folder: Path) -> Path:
     """The sources of the old release."""
     if not EARLIER_COMMIT:
         return ROOT
-    tree = folder / "old-tree"
-    tree.mkdir()
-    archive = subprocess.run(["git", "archive", EARLIER_COMMIT], cwd=ROOT, capture_output=True, check=True).stdout
-    subprocess.run(["tar", "--extract", "--directory", str(tree)], input=archive, check=True)
-    return tree
+    return archived_tree(folder / "old-tree", EARLIER_COMMIT)
 
 
 class Running:

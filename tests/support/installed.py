@@ -19,6 +19,14 @@ def unpack_wheel(folder: Path, *, tree: Path = ROOT) -> Path:
     return folder
 
 
+def archived_tree(folder: Path, commit: str) -> Path:
+    """The sources of an earlier commit of this repository, in ``folder``."""
+    folder.mkdir()
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+    subprocess.run(["tar", "--extract", "--directory", str(folder)], input=archive, check=True)
+    return folder
+
+
 def make_environment(
     folder: Path, wheel: Path, *, python: Path = Path(sys.base_prefix), packages: Path = PACKAGES
 ) -> Path:
