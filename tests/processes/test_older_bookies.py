@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from octavo.metadata import open_metadata_store
 from support.installed import archived_tree, make_environment, unpack_wheel
-from support.processes import BookieProcess
+from support.processes import OCTAVO, BookieProcess
 
 import octavo
 
@@ -44,14 +44,14 @@ async def test_an_older_bookie_is_never_part_of_a_stream_and_takeovers_go_on_bes
     uri = f"sqlite:///{tmp_path}/metadata.db"
     with ExitStack() as stack:
 
-        def start(name: str, **settings: Sequence[str]) -> BookieProcess:
+        def start(name: str, command: Sequence[str] = OCTAVO) -> BookieProcess:
             options = ("--port", 0, "--metadata", uri, "--bookie-id", name)
-            bookie = stack.enter_context(BookieProcess(tmp_path / name, *options, **settings))
+            bookie = stack.enter_context(BookieProcess(tmp_path / name, *options, command=command))
             return bookie.wait_ready()
 
         start("a")
         start("b")
-        older = start("older", command=older_command)
+        older = start("older", older_command)
         async with octavo.connect(uri, bookie_loss_seconds=0.2, recovery_timeout_seconds=1.0) as client:
             with pytest.raises(octavo.NotEnoughBookiesError, match="bookie older does not know terms"):
                 await client.create_log("orders", layout="stream")
