@@ -235,6 +235,11 @@ REPAIR_LEDGERS = _gauge(
     "Ledgers of the cluster that are not whole, as the auditor knows them; 0 on every other bookie",
     "state", state="queued, copying, short, open, divergent, no_target",
 )  # fmt: skip
+REPAIR_LEDGERS_OWING = _gauge(
+    "octavo_bookie_repair_ledgers_owing",
+    "Ledgers and streams of the cluster whose metadata say that copies may be missing (debts), as the auditor knows "
+    "them; 0 on every other bookie",
+)
 REPAIR_BOOKIES = _gauge(
     "octavo_bookie_repair_bookies",
     "Bookies of the cluster by condition, as the auditor knows them; 0 on every other bookie",
@@ -308,9 +313,8 @@ BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
     "Soundness": (DAMAGE, SCRUB_BYTES, SCRUB_ROUNDS, SCRUB_ROUND_AGE_SECONDS, IN_DOUBT, UNSURE_LEDGERS),
     "Repair": (
         REPAIR_READS, REPAIR_READ_BYTES, REPAIR_ENTRIES_COPIED, REPAIR_COPIED_BYTES, REPAIR_LEDGERS_NAMED,
-        REPAIR_CONFLICTS, REPAIR_ENTRIES_SHORT, COPIES_DROPPED, REPAIR_AUDITOR, REPAIR_LEDGERS, REPAIR_BOOKIES,
-        REPAIR_WAITING_SINCE_SECONDS,
-        REPAIR_SUSPENDED,
+        REPAIR_CONFLICTS, REPAIR_ENTRIES_SHORT, COPIES_DROPPED, REPAIR_AUDITOR, REPAIR_LEDGERS, REPAIR_LEDGERS_OWING,
+        REPAIR_BOOKIES, REPAIR_WAITING_SINCE_SECONDS, REPAIR_SUSPENDED,
     ),
     "State": (
         STATE, READ_ONLY_REASON, REGISTERED, METADATA_UP, METADATA_SECONDS, START_TIME_SECONDS, BUILD_INFO,

@@ -49,8 +49,11 @@ type Show = Callable[[Mapping[str, str | int | float | bool]], None]
 """Adds facts to those that the bookie shows."""
 
 
-def figures(states: RepairStates, counts: Mapping[str, int], *, waiting_since_ms: int | None = None) -> dict[str, int]:
-    """The facts from which the metrics of the cluster are made: all 0 for a bookie that is not the auditor."""
+def figures(
+    states: RepairStates, counts: Mapping[str, int], *, owing: int = 0, waiting_since_ms: int | None = None
+) -> dict[str, int]:
+    """The facts from which the metrics of the cluster are made: all 0 for a bookie that is not the auditor. ``owing``:
+    ledgers and streams with debts."""
     conditions = {one.value: len(states.in_condition(one)) for one in Condition}
     ledgers = {name: counts.get(name, 0) for name in ("queued", "copying", *(kind.value for kind in BlockedClass))}
     suspended = {"brake": states.brake and not states.brake_overridden, "paused": states.paused}
@@ -58,6 +61,7 @@ def figures(states: RepairStates, counts: Mapping[str, int], *, waiting_since_ms
         **{f"repair_bookies_{name}": number for name, number in conditions.items()},
         **{f"repair_ledgers_{name}": number for name, number in ledgers.items()},
         **{f"repair_suspended_{name}": int(is_so) for name, is_so in suspended.items()},
+        "repair_ledgers_owing": owing,
         "repair_waiting_since_ms": waiting_since_ms or 0,
     }
 
@@ -169,7 +173,8 @@ class Audit:
         await self.dispatcher.plan(loop.time())
         await self.dispatcher.write_summary(self.now_ms())
         since_ms = self.dispatcher.waiting_since_ms
-        self._show(figures(self.watch.states, self.dispatcher.counts(), waiting_since_ms=since_ms))
+        owing = len(self.rounds.census.owing)
+        self._show(figures(self.watch.states, self.dispatcher.counts(), owing=owing, waiting_since_ms=since_ms))
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""

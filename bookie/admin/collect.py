@@ -162,6 +162,7 @@ def _repair(ready: ReadyBookie) -> Iterator[Sample]:
         (table.REPAIR_CONFLICTS, "repair_conflicts"),
         (table.REPAIR_ENTRIES_SHORT, "repair_entries_short"),
         (table.REPAIR_AUDITOR, "repair_auditor"),
+        (table.REPAIR_LEDGERS_OWING, "repair_ledgers_owing"),
     ):
         yield Sample(metric, int(facts.get(fact, 0)))
     yield Sample(table.REPAIR_WAITING_SINCE_SECONDS, facts.get("repair_waiting_since_ms", 0) / 1000)

@@ -203,7 +203,10 @@ class Lookups:
         return await answer_list_entries(self._storage.reader, request)
 
     async def _missing(self, request: Missing, _bytes_max: int) -> Reply:
-        return await answer_missing(self._storage.reader, request)
+        answer = await answer_missing(self._storage.reader, request)
+        # What is not missing counts as a copy (rule I9), and an add may have been accepted and not synced yet.
+        await self._storage.writer.sync_accepted()
+        return answer
 
     async def _lac(self, request: ReadLac, bytes_max: int) -> Reply:
         self._check_readable(request)

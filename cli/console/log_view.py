@@ -50,6 +50,7 @@ async def _chain(document: LogDocument) -> dict[str, Any]:
     segments = segments_of(document)
     return {
         "layout": "chain",
+        "full_copies": None,
         "first_position": document.first_position,
         "end": document.known_stop,
         "term": document.term,
@@ -67,6 +68,7 @@ async def _stream(store: "MetadataStore", document: StreamLogDocument) -> dict[s
     first_position = max(document.first_position, stream.start)
     return {
         "layout": "stream",
+        "full_copies": None if stream.full_copies is None else stream.full_copies.value,
         "first_position": first_position,
         "end": max(first_position, known_stop_of_stream(stream)),
         "term": log_term(stream.last_fragment.first_term),

@@ -21,6 +21,7 @@ from octavo.cli.ledger.commands import (
     DigestName,
     DigestOption,
     EnsembleOption,
+    FullCopiesName,
     PrivateOption,
     WriteQuorumOption,
 )
@@ -88,6 +89,15 @@ async def create(
         LayoutName,
         typer.Option("--layout", metavar="LAYOUT", help="How the log is stored: as a stream or as a chain of ledgers."),
     ] = LayoutName.STREAM,
+    full_copies: Annotated[
+        FullCopiesName,
+        typer.Option(
+            "--full-copies",
+            metavar="KIND",
+            help="Of a stream: `recorded` notes entries with too few copies, for repair; `required` makes the "
+            "leader keep them, and blocks without enough bookies. The default is `none`.",
+        ),
+    ] = FullCopiesName.NONE,
     retain_seconds: RetainSecondsOption = None,
     retain_bytes: RetainBytesOption = None,
     retain_cursors: RetainCursorsOption = False,
@@ -112,6 +122,7 @@ async def create(
             private=private,
             retention=octavo.Retention(retain_seconds, retain_bytes, retain_cursors),
             layout=layout.value,
+            full_copies=full_copies.kind,
         ) as log,
     ):
         log_id = log.log_id

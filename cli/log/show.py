@@ -53,6 +53,7 @@ def status_as_json(status: "LogStatus") -> dict[str, Any]:
         "name": status.name,
         "log_id": status.log_id,
         "layout": status.layout,
+        "full_copies": status.full_copies,
         "first_position": status.first_position,
         "end": status.end,
         "term": status.term,
@@ -85,6 +86,7 @@ def segments_as_json(segments: "Sequence[SegmentStatus]") -> list[dict[str, Any]
             "term": segment.term,
             "created_at": _time(segment.created_at_ms),
             "quorums": None if segment.quorums is None else quorums_as_json(segment.quorums),
+            "owed": None if segment.owed is None else list(segment.owed),
         }
         for segment in segments
     ]
@@ -103,6 +105,8 @@ def print_status(status: "LogStatus") -> None:
         "quorums": quorums_in_words(status.quorums),
         "retention": _retention_and_what_is_due(status),
     }
+    if status.full_copies is not None:
+        facts["full copies"] = f"{status.full_copies}; {_owed_in_words(status)}"
     if status.gaps:
         facts["given up"] = ", ".join(f"positions {first} to {last}" for first, last in status.gaps)
     width = max(map(len, facts))
@@ -111,8 +115,10 @@ def print_status(status: "LogStatus") -> None:
     print_line("")
     if status.paged_segments:
         print_line(f"{status.paged_segments} older segments are not shown")
+    keeps_books = status.full_copies is not None
     print_table(
-        ["ledger", "first position", "entries", "bytes", "term", "E/Qw/Qa", "created"],
+        ["ledger", "first position", "entries", "bytes", "term", "E/Qw/Qa", "created"]
+        + ["owes copies of"] * keeps_books,
         [
             (
                 segment.ledger_id,
@@ -122,6 +128,7 @@ def print_status(status: "LogStatus") -> None:
                 segment.term,
                 "-" if segment.quorums is None else "/".join(map(str, quorums_as_json(segment.quorums))),
                 _time(segment.created_at_ms),
+                *["-" if segment.owed is None else "{} to {}".format(*segment.owed)] * keeps_books,
             )
             for segment in status.segments
         ],
@@ -171,6 +178,11 @@ def _retention_and_what_is_due(status: "LogStatus") -> str:
     if status.retention.cursors and only_cursors and len(status.idle_cursors) == len(status.cursors):
         return f"{limits}; all cursors are idle, and nothing is dropped before one moves"
     return f"{limits}; nothing is due"
+
+
+def _owed_in_words(status: "LogStatus") -> str:
+    owed = sum(segment.owed[1] + 1 - segment.owed[0] for segment in status.segments if segment.owed is not None)
+    return f"{owed} entries may lack copies" if owed else "nothing is owed"
 
 
 def _time(milliseconds: int) -> str:

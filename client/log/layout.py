@@ -30,6 +30,7 @@ class LayoutStatus(NamedTuple):
     idle_cursors: frozenset[str]
     gaps: tuple[tuple[int, int], ...]
     quorums: Quorums
+    full_copies: str | None = None
 
 
 class LogLayout(Protocol):

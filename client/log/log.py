@@ -150,6 +150,7 @@ class Log(Closable):
             idle_cursors=stored.idle_cursors,
             gaps=stored.gaps,
             quorums=stored.quorums,
+            full_copies=stored.full_copies,
             sealed=self._view.is_sealed,
         )
 

@@ -19,6 +19,9 @@ class SegmentStatus(NamedTuple):
     created_at_ms: int
     quorums: Quorums | None
     """With which it is stored; None of a chain's, whose ledgers tell."""
+    owed: tuple[int, int] | None = None
+    """The positions, first and last, of which copies may be missing as its metadata say (rule I9); None: of none, or no
+    books are kept."""
 
 
 class LogStatus(NamedTuple):
@@ -47,6 +50,8 @@ class LogStatus(NamedTuple):
     gaps: tuple[tuple[int, int], ...]
     quorums: Quorums
     """E, Qw and Qa, with which a leader stores what it adds (``LogWriter.change``)."""
+    full_copies: str | None = None
+    """``"recorded"`` or ``"required"``; None: no books are kept of its copies."""
     sealed: bool = False
     """Whether the log takes no adds any more (``log.seal``)."""
 

@@ -128,4 +128,5 @@ class StreamLayout:
             idle_cursors=await self._housekeeper.idle_cursors(stream, cursors),
             gaps=(),
             quorums=stream.last_fragment.quorums,
+            full_copies=None if stream.full_copies is None else stream.full_copies.value,
         )

@@ -2,7 +2,7 @@
 
 from octavo.client.log.status import SegmentStatus
 from octavo.client.log.stream_document import log_term
-from octavo.metadata.stream_model import StreamMetadata
+from octavo.metadata.stream_model import StreamFragment, StreamMetadata, position_in
 
 
 def known_stop_of_stream(stream: StreamMetadata) -> int:
@@ -29,6 +29,12 @@ def segments_of_stream(stream: StreamMetadata) -> tuple[SegmentStatus, ...]:
                 term=log_term(fragment.first_term),
                 created_at_ms=fragment.opened_at_ms,
                 quorums=fragment.quorums,
+                owed=_positions_owed(stream, fragment),
             )
         )
     return tuple(segments)
+
+
+def _positions_owed(stream: StreamMetadata, fragment: StreamFragment) -> tuple[int, int] | None:
+    debt = stream.debt_of(fragment)
+    return None if debt.is_empty else (position_in(fragment, debt.first), position_in(fragment, debt.last))

@@ -1,9 +1,10 @@
-"""Makes the copies that a recovered ledger lacks, before its end is written (rule G5).
+"""Makes the copies that a recovered ledger lacks, or finds out which, before its end is written (rule G5).
 
 Recovery writes entries back until Qa bookies have them, and never looks at those that were acknowledged before. Of a
 ledger that keeps books of its copies, every member of the last fragment and of those that recovery made is therefore
 asked what it lacks of them, up to the end. What another member has is copied, as recovery adds, which any bookie takes.
-What then lacks a copy, or may lack one because its member did not answer, is returned as debt.
+What then lacks a copy, or may lack one because its member did not answer, is returned as debt. The takeover of a stream
+only asks, because it must not wait.
 
 In a cluster with access control the question needs the role ``repair``. A member that denies it counts as one that does
 not answer.
@@ -58,8 +59,16 @@ class Completing:
     """See the module. Works for the last fragment and those that recovery has made of it."""
 
     def __init__(
-        self, metadata: LedgerMetadata, secrets: LedgerSecrets, *, pool: ConnectionPool, options: ClientOptions
+        self,
+        metadata: LedgerMetadata,
+        secrets: LedgerSecrets,
+        *,
+        pool: ConnectionPool,
+        options: ClientOptions,
+        only_asks: bool = False,
     ) -> None:
+        """``only_asks``: no copies are made."""
+        self._only_asks = only_asks
         self._metadata = metadata
         self._ledger_key = secrets.ledger_key
         self._opener = Opener(metadata.ledger_id, metadata.digest, secrets)
@@ -68,8 +77,8 @@ class Completing:
         self._quorums = quorums_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
 
     async def run(self, fragments: Sequence[Fragment], end: int, *, seconds: float) -> tuple[Owed, ...]:
-        """Make copies for so long at most; what each of the fragments owes then. ``fragments`` follow one another, and
-        the last one ends at ``end``."""
+        """Ask, and make copies, for so long at most; what each of the fragments owes then. ``fragments`` follow one
+        another, and the last one ends at ``end``."""
         deadline = asyncio.get_running_loop().time() + seconds
         stops = [*(one.first_entry_id for one in fragments[1:]), end + 1]
         owed = [
@@ -113,7 +122,11 @@ class Completing:
                         raise BookieUnavailableError(f"answered nothing of entry {done}")
                     for low, high in (*answer.missing, *answer.unknown):
                         pieces = _pieces(max(low, done), min(high, covered))
-                        lacking += [piece for piece in pieces if not await self._copy(fragment, position, *piece)]
+                        lacking += [
+                            piece
+                            for piece in pieces
+                            if self._only_asks or not await self._copy(fragment, position, *piece)
+                        ]
                     done = covered + 1
         except ClientClosedError:
             raise

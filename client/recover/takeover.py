@@ -35,8 +35,9 @@ same term, and the first :class:`~octavo.metadata.stream_changes.OpenTerm` that 
 *How a harness drives it.* Read the stream; :meth:`~Takeover.begin` gives the first change, if one is needed. Report
 what becomes of it with ``on_begun`` or ``on_refused``. While :attr:`~Takeover.recovery` is there, drive that, and
 report changes of the ensemble with ``on_ensemble_changed``; call :meth:`~Takeover.poll` whenever it has moved. Once
-:attr:`~Takeover.end` is known, and :attr:`~Takeover.unread_entry` is None, :meth:`~Takeover.open_term` gives the last
-change, or :meth:`~Takeover.lay_to_rest` for a client that wants no term of its own; report it with ``on_opened``,
+:attr:`~Takeover.end` is known, and :attr:`~Takeover.unread_entry` is None, and what it owes is reported with
+``on_asked`` if books are kept of copies, :meth:`~Takeover.open_term` gives the last change, or
+:meth:`~Takeover.lay_to_rest` for a client that wants no term of its own; report it with ``on_opened``,
 ``on_laid_to_rest`` or ``on_refused``. When the phase is BEGINNING again, start over with the stream as it is stored
 now.
 """
@@ -50,6 +51,7 @@ from typing import Final, Self
 
 from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.write.ensemble_changes import Commit
+from octavo.metadata.debts import Debt
 from octavo.metadata.stream_changes import BeginTakeover, LayToRest, OpenTerm, TermEnd
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState, position_in
 from octavo.protocol.errors import LedgerClosedError, MetadataConflictError, OctavoError, TermOverError
@@ -93,6 +95,7 @@ class Takeover:
 
     __slots__ = (
         "_base",
+        "_debts",
         "_fragments",
         "_make_recovery",
         "_opened",
@@ -120,6 +123,7 @@ class Takeover:
         self._base: StreamFragment | None = None
         self._recovery: LedgerRecovery | None = None
         self._fragments: tuple[StreamFragment, ...] = ()
+        self._debts: tuple[tuple[EntryId, Debt], ...] = ()
         self._rested_end: TermEnd | None = None
         self._sealed_at_ms: int | None = None
         """At rest: when the last entry was sealed, once that was read."""
@@ -158,6 +162,12 @@ class Takeover:
         if not self._wants_time or end is None or self._sealed_at_ms is not None:
             return None
         return end.last_entry_id if end.last_entry_id >= self.base.first_entry_id else None
+
+    @property
+    def ended_fragments(self) -> tuple[StreamFragment, ...]:
+        """The fragments that get their end with the term: the last one, and what writing back has made of it."""
+        replaced = self._fragments and self._fragments[0].first_entry_id == self.base.first_entry_id
+        return self._fragments if replaced else (self.base, *self._fragments)
 
     @property
     def opened(self) -> StreamMetadata | None:
@@ -229,6 +239,12 @@ class Takeover:
         older = tuple(one for one in self._fragments if one.first_entry_id != fragment.first_entry_id)
         self._fragments = (*older, fragment)
 
+    def on_asked(self, debts: tuple[tuple[EntryId, Debt], ...]) -> None:
+        """The members of :attr:`ended_fragments` have been asked what they lack up to the end: these are the first
+        places of the fragments, with what is owed of them (rule G5). Without it all of them is owed."""
+        assert self.phase in (Phase.RECOVERING, Phase.ENDED), "the end is found, and not written"
+        self._debts = debts
+
     def poll(self) -> None:
         """The recovery has moved: see whether it is over, or lost."""
         if self.phase is not Phase.RECOVERING or self._recovery is None:
@@ -273,7 +289,7 @@ class Takeover:
         end = self.end
         assert end is not None, "the term has its end"
         self.phase = Phase.OPENING
-        return end
+        return replace(end, debts=self._debts)
 
     def on_opened(self, stream: StreamMetadata) -> None:
         """OpenTerm stands, in these metadata. Now, and not before, the writer may send (rule T6)."""
@@ -298,7 +314,7 @@ class Takeover:
         elif isinstance(error, MetadataConflictError):
             self.phase = Phase.BEGINNING
             self._base = self._recovery = self._rested_end = self._sealed_at_ms = None
-            self._fragments = ()
+            self._fragments = self._debts = ()
         else:
             raise error
 
@@ -318,7 +334,8 @@ class Takeover:
     def state(self) -> tuple[object, ...]:
         """Everything but the recovery that decides what happens next, as one comparable, hashable value."""
         withdrawn = None if self._withdrawn is None else type(self._withdrawn)
-        return self.phase, self._base, self._fragments, self._rested_end, self._sealed_at_ms, self._opened, withdrawn
+        known = self._rested_end, self._sealed_at_ms, self._debts
+        return self.phase, self._base, self._fragments, known, self._opened, withdrawn
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""

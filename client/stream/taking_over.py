@@ -11,12 +11,14 @@ from datetime import datetime
 
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
+from octavo.client.recover.completing import Completing
 from octavo.client.recover.recovery import FragmentRecovery
 from octavo.client.recover.takeover import Phase, Takeover, pause_seconds, quorums_of
 from octavo.client.stream.ensembles import Ensembles
 from octavo.client.stream.last_entry import sealed_at_ms
 from octavo.client.stream.term_ledger import current_term
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.model import Fragment
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.stream_changes import StreamChange
 from octavo.metadata.stream_model import StreamMetadata, StreamState
@@ -32,6 +34,10 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId, LedgerId
 
 _TOKEN_BITS = 128
+
+_ASK_SECONDS_MIN = 0.05
+"""How long bookies may take at least to say what they lack: a takeover may be over before one that is well has answered
+at all."""
 
 _ATTEMPTS_MAX = 10
 """How often a takeover begins again because the last fragment, or the end, has been written by another client. The next
@@ -187,7 +193,11 @@ class StreamTaker:
             takeover.on_begun(stream.value)
         bookies = takeover.base.bookies
         if takeover.recovery is not None:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
             bookies = await self._recover(takeover, stream, secrets, without)
+            if stream.value.full_copies is not None:
+                await self._ask_what_is_owed(takeover, stream.value, secrets, seconds=loop.time() - began)
         takeover.poll()
         assert takeover.phase is Phase.ENDED, "the end of the term is known"
         return stream, bookies
@@ -205,6 +215,18 @@ class StreamTaker:
 
     def _token(self) -> str:
         return f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
+
+    async def _ask_what_is_owed(
+        self, takeover: Takeover, stream: StreamMetadata, secrets: LedgerSecrets, *, seconds: float
+    ) -> None:
+        """Ask the members of the fragments that the takeover ends what they lack (rule G5). Those that do not answer
+        within these seconds, or a moment, may lack everything: a takeover does not wait for them."""
+        assert takeover.end is not None, "the recovery is over"
+        completing = Completing(current_term(stream), secrets, pool=self._pool, options=self._options, only_asks=True)
+        fragments = [Fragment(one.first_entry_id, one.bookies, one.length_before) for one in takeover.ended_fragments]
+        patience = min(max(seconds, _ASK_SECONDS_MIN), self._options.full_copies_patience_seconds)
+        owed = await completing.run(fragments, takeover.end.last_entry_id, seconds=patience)
+        takeover.on_asked(tuple((one.first_entry_id, one.debt) for one in owed))
 
     def _now_ms(self) -> int:
         return int(self._wall_clock().timestamp() * 1000)

@@ -216,10 +216,11 @@ async def test_the_figures_that_repair_publishes_are_exposed(bookie: Bookie) -> 
     bookie.service.companion_facts = {
         "repair_auditor": True, "repair_entries_copied": 5, "repair_bytes_copied": 500, "repair_ledgers_named": 4,
         "repair_conflicts": 3, "repair_entries_short": 2,
-        **figures(states, {"queued": 7, "short": 1}, waiting_since_ms=1_500),
+        **figures(states, {"queued": 7, "short": 1}, owing=6, waiting_since_ms=1_500),
     }  # fmt: skip
     found = scrape(bookie)
     assert found["octavo_bookie_repair_auditor"][()] == 1
+    assert found["octavo_bookie_repair_ledgers_owing"][()] == 6
     assert found["octavo_bookie_repair_entries_copied_total"][()] == 5
     assert found["octavo_bookie_repair_copied_bytes_total"][()] == 500
     assert found["octavo_bookie_repair_ledgers_named_total"][()] == 4

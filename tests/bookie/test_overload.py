@@ -12,7 +12,7 @@ from octavo.bookie.config import load_config
 from octavo.metadata import open_metadata_store
 from octavo.protocol.errors import LedgerFencedError, OctavoError
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
-from octavo.protocol.messages import Added, ReadAnswer, Reply
+from octavo.protocol.messages import Added, Missing, MissingAnswer, ReadAnswer, Reply
 from support.faulty_filesystem import MemoryFileSystem
 from support.held_disk import HeldDisk
 from support.raw_client import RawClient, add, read, seal
@@ -155,6 +155,22 @@ async def test_a_client_that_reads_nothing_for_long_loses_its_connection_and_fre
             await eventually(lambda: len(bookie.service.connections) == 1)
         assert isinstance(await writer.ask(add(2, seal(2, 0, [b"goes on"]))), Added)
         assert bookie.service.answers.budget.held == 0
+
+
+async def test_an_add_that_is_not_synced_is_no_copy_yet() -> None:
+    """Rule I9: what MISSING leaves out counts as held, and a power cut may still take it away."""
+    disk = HeldDisk(lambda name, path: name == "sync" and "journal" in path.name)
+    async with bookie_on(disk) as bookie, connected(bookie) as client, connected(bookie) as other:
+        disk.hold()
+        adding = asyncio.ensure_future(client.ask(add(7, seal(7, 0, [b"a"]))))
+        await disk.held.wait()
+        asking = asyncio.ensure_future(other.ask(Missing(7, 0, 1, 1, (0,))))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert not asking.done()
+        disk.release()
+        assert await asking == MissingAnswer(1, ((1, 1),), ())
+        assert await adding == Added()
 
 
 async def test_adds_of_held_ids_push_back_and_their_memory_stays_bounded() -> None:

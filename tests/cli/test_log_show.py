@@ -1,4 +1,4 @@
-"""What `octavo log show` and `octavo log cursors` say of retention and cursors."""
+"""What `octavo log show` and `octavo log cursors` say of retention, cursors and copies."""
 
 import pytest
 from octavo.cli.log.show import print_cursors, print_status, status_as_json
@@ -96,3 +96,25 @@ def test_quorums_of_a_log_and_of_its_segments(
     as_json = status_as_json(found)
     assert as_json["quorums"] == [5, 3, 2]
     assert as_json["segments"][0]["quorums"] == (None if stored is None else [3, 3, 2])
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [(None, None), ("recorded", "recorded; 7 entries may lack copies"), ("required", None)]
+)
+def test_what_a_log_owes_is_shown(kept: str | None, said: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    owed = ((2, 5), None, (8, 10)) if kept == "recorded" else (None, None, None)
+    segments = tuple(SegmentStatus(LedgerId(4), 3 * at, 3, 9, 1, 0, None, one) for at, one in enumerate(owed))
+    found = status(octavo.Retention(), {})._replace(full_copies=kept, segments=segments)
+    print_status(found)
+    lines = capsys.readouterr().out.splitlines()
+    copies = [line for line in lines if line.startswith("full copies")]
+    assert [line.removeprefix("full copies").strip() for line in copies] == (
+        [] if kept is None else [said or f"{kept}; nothing is owed"]
+    )
+    header = next(line for line in lines if line.startswith("ledger"))
+    assert header.endswith("owes copies of") is (kept is not None)
+    if kept == "recorded":
+        assert [line.split("  ")[-1].strip() for line in lines[-3:]] == ["2 to 5", "-", "8 to 10"]
+    shown = status_as_json(found)
+    assert shown["full_copies"] == kept
+    assert [one["owed"] for one in shown["segments"]] == [None if one is None else list(one) for one in owed]

@@ -9,6 +9,7 @@ from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.recover.takeover import PAUSE_TAKEOVERS, Phase, Takeover, pause_seconds, quorums_of
 from octavo.client.write.ensemble_changes import Commit
 from octavo.metadata.changes import Refuse, Settled
+from octavo.metadata.debts import NO_DEBT, Debt, FullCopies
 from octavo.metadata.stream_changes import LayToRest, Rest, StreamChange, TermEnd, WriteStream
 from octavo.metadata.stream_model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest, Sealer, derive_secrets
@@ -157,6 +158,45 @@ def test_changes_of_the_ensemble_stay_with_the_takeover_until_the_end_is_written
         (place(2, 0), 2, ABD),
     ]
     assert [part.length_before for part in store.current.fragments] == [0, 1, 2]
+
+
+def test_what_the_members_lack_is_recorded_with_the_end() -> None:
+    """Rule G5: of the fragment that was found, and of those that writing back has made of it."""
+    store = Store(replace(stream(), full_copies=FullCopies.RECORDED))
+    takeover = begun(store, "mine")
+    assert takeover.ended_fragments == (takeover.base,)
+    takeover.on_ensemble_changed(Commit(place(1, 1), ABD, 1), 8)
+    recover(takeover, {place(1, at): entry(place(1, at), at) for at in range(3)})
+    assert [one.first_entry_id for one in takeover.ended_fragments] == [place(1, 0), place(1, 1)]
+    owed = Debt(place(1, 1), place(1, 2))
+    takeover.on_asked(((place(1, 0), NO_DEBT), (place(1, 1), owed)))
+    assert takeover.copy().lay_to_rest().end.debts == ((place(1, 0), NO_DEBT), (place(1, 1), owed))
+    store.settle(takeover.open_term(ABC, 9))
+    assert [one.debt for one in store.current.fragments] == [NO_DEBT, owed, None]
+    assert store.current.debts == ((store.current.fragments[1], owed),)
+
+
+def test_a_fragment_that_writing_back_has_replaced_is_not_asked() -> None:
+    store = Store(stream())
+    takeover = begun(store, "mine")
+    takeover.on_ensemble_changed(Commit(place(1, 0), ABD, 0), 8)
+    assert [one.bookies for one in takeover.ended_fragments] == [ABD]
+
+
+def test_what_was_asked_is_forgotten_after_a_conflict() -> None:
+    store = Store(replace(stream(), full_copies=FullCopies.RECORDED))
+    takeover = begun(store, "mine")
+    recover(takeover, {place(1, 0): entry(place(1, 0), 0)})
+    takeover.on_asked(((place(1, 0), NO_DEBT),))
+    fragment = replace(store.current.last_fragment, bookies=ABD)
+    store.current = replace(store.current, fragments=(fragment,))
+    refusal = store.settle(takeover.open_term(ABC, 9))
+    assert refusal is not None
+    takeover.on_refused(refusal)
+    store.settle(takeover.begin(store.current))
+    takeover.on_begun(store.current)
+    recover(takeover, {place(1, 0): entry(place(1, 0), 0)})
+    assert takeover.open_term(ABC, 9).end.debts == (), "other bookies are members now"
 
 
 # --- the time of the last entry (rules P10 and U7) ------------------------------------------------------------------

@@ -363,6 +363,18 @@ def test_quorums_of_a_chain_are_not_changed(cluster: Up, new_chain: str) -> None
     cluster.run("log", "change", new_chain, "-E", 2).failed_with_one_line(2, new_chain, "only streams")
 
 
+def test_a_log_that_requires_all_copies_is_created_and_shown(cluster: Up) -> None:
+    name = "whole/orders"
+    wrong = cluster.run("log", "create", name, "--layout", "chain", "--full-copies", "required")
+    wrong.failed_with_one_line(2, "layout='stream' only")
+    created = cluster.run("log", "create", name, "--full-copies", "required")
+    assert created.status == 0
+    assert cluster.run("log", "append", name, stdin=b"a\nb\n").status == 0
+    shown = show(cluster, name)
+    assert (shown["full_copies"], shown["end"], [one["owed"] for one in shown["segments"]]) == ("required", 2, [None])
+    assert b"required; nothing is owed" in cluster.run("log", "show", name).stdout
+
+
 def test_a_chain_is_not_sealed(cluster: Up, new_chain: str) -> None:
     cluster.run("log", "seal", new_chain).failed_with_one_line(2, new_chain, "cannot be sealed")
 

@@ -30,6 +30,7 @@ export async function logPage(state, again, name) {
       ["Term", count(log.term)], ["Closed segments", bytes(log.bytes)],
       ["Shape", `ensemble ${log.quorums[0]}, write quorum ${log.quorums[1]}, ack quorum ${log.quorums[2]}`],
       ["Keeps", keeps.join(", ") || "everything"],
+      log.full_copies === null ? null : ["Full copies", `${log.full_copies}${log.segments.some((one) => one.owed) ? "; some entries may lack copies" : ""}`],
       log.gaps.length ? ["Given up", log.gaps.map(([first, last]) => `${first} to ${last}`).join(", ")] : null,
     ])),
     h("section", { class: "panel" }, h("h2", {}, "Cursors"), table(null,
@@ -37,9 +38,11 @@ export async function logPage(state, again, name) {
       log.cursors.map((one) => [foreign(one.name), count(one.position), count(one.behind), one.touched_at.slice(0, 19).replace("T", " ")]))),
     h("section", { class: "panel" }, h("h2", {}, "Segments"),
       log.paged_segments ? h("p", { class: "quiet" }, `${count(log.paged_segments)} older segments are not shown.`) : null,
-      table(null, [narrow("Ledger"), number("First position"), number("Entries"), number("Payload"), number("Term"), narrow("E/Qw/Qa"), column("Created")],
+      table(null, [narrow("Ledger"), number("First position"), number("Entries"), number("Payload"), number("Term"), narrow("E/Qw/Qa"), column("Created"),
+          ...(log.full_copies === null ? [] : [column("Owes copies of")])],
         [...log.segments].reverse().map((one) => [h("a", { href: `#/ledgers/${one.ledger_id}` }, String(one.ledger_id)),
           count(one.first_position), one.entries === null ? "being written" : count(one.entries), bytes(one.bytes), count(one.term),
-          one.quorums === null ? "" : one.quorums.join("/"), one.created_at.slice(0, 19).replace("T", " ")]))),
+          one.quorums === null ? "" : one.quorums.join("/"), one.created_at.slice(0, 19).replace("T", " "),
+          ...(log.full_copies === null ? [] : [one.owed === null ? "-" : `${count(one.owed[0])} to ${count(one.owed[1])}`])]))),
   ];
 }

@@ -14,9 +14,10 @@ from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
 from octavo.protocol.places import place
+from support.fake_bookie import registered_bookies
 from support.log_cluster import LogCluster, collect, open_log_cluster
 from support.metadata_clusters import MemoryCluster
-from support.waiting import WAIT_SECONDS, loop_turns
+from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 import octavo
 
@@ -86,6 +87,8 @@ async def test_what_lacks_copies_at_rest_is_recorded(logs: LogCluster) -> None:
     await writer.close()
     root = await root_of(logs)
     assert root.debts == ((root.last_fragment, owing(root.term, 1, 3)),)
+    status = await log.status()
+    assert (status.full_copies, [one.owed for one in status.segments]) == ("recorded", [(1, 3)])
 
 
 async def test_a_roll_and_a_renewal_record_what_they_leave_behind_and_wait_for_nothing(logs: LogCluster) -> None:
@@ -136,21 +139,81 @@ async def test_each_term_owes_copies_by_its_own_quorums(logs: LogCluster) -> Non
     assert NO_DEBT in wanted, "a term without it owes nothing"
 
 
-async def test_what_a_takeover_ends_is_owed_whole(logs: LogCluster) -> None:
-    """Which entries of a writer that is gone have all copies is not known: repair asks (rule G6)."""
+async def taken_over(logs: LogCluster, **options: Any) -> tuple[octavo.Log, octavo.LogWriter]:
+    """The log in another client, which has taken it over."""
+    other = await (await logs.client(**(PATIENT | {"full_copies_patience_seconds": WAIT_SECONDS} | options))).open_log(
+        "orders"
+    )
+    return other, await other.take_over()
+
+
+async def test_a_takeover_records_exactly_what_lacks_copies(logs: LogCluster) -> None:
+    """Rule G5: entries above the LAC that it has found, and ones that were acknowledged long before."""
     log = await recorded_log(logs)
     writer = await log.lead()
     term = (await root_of(logs)).term
+    for number in range(8):
+        await writer.add(b"%d" % number)
+    ledger_id = (await root_of(logs)).ledger_id
+    await eventually(lambda: all(len(one.ledger(ledger_id).entries) == 8 for one in logs.bookies))
+    for offset in (2, 4):
+        logs.bookies[2].forget(ledger_id, place(term, offset))
+    other, successor = await taken_over(logs)
+    root = await root_of(logs)
+    assert root.debts == ((root.fragments[0], owing(term, 2, 4)),)
+    assert root.fragments[0].debt == owing(term, 2, 4)
+    await successor.add(b"8")
+    await successor.close()
+    assert await collect(other, 0, 9) == [b"%d" % number for number in range(9)]
+
+
+async def test_a_takeover_that_finds_all_copies_owes_nothing(logs: LogCluster) -> None:
+    writer = await (await recorded_log(logs)).lead()
     for number in range(3):
         await writer.add(b"%d" % number)
-    other = await (await logs.client(**PATIENT)).open_log("orders")
-    successor = await other.take_over()
-    await successor.add(b"3")
-    await successor.close()
+    await taken_over(logs)
+    root = await root_of(logs)
+    assert (root.debts, root.fragments[0].debt) == ((), NO_DEBT)
+
+
+async def test_a_member_that_does_not_say_what_it_lacks_may_lack_everything_and_is_not_waited_for(
+    logs: LogCluster,
+) -> None:
+    writer = await (await recorded_log(logs)).lead()
+    term = (await root_of(logs)).term
+    for number in range(3):
+        await writer.add(b"%d" % number)
+    logs.bookies[2].drop(Op.MISSING)
+    await taken_over(logs, request_timeout_seconds=3600.0)
     root = await root_of(logs)
     assert root.debts == ((root.fragments[0], owing(term, 0, 2)),)
-    assert root.fragments[0].debt is None
-    assert await collect(other, 0, 4) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_takeover_that_replaces_a_bookie_says_what_each_of_its_fragments_owes(logs: LogCluster) -> None:
+    (spare,) = await logs.stack.enter_async_context(registered_bookies(logs.store, 1, first=3))
+    writer = await (await recorded_log(logs)).lead()
+    root = await root_of(logs)
+    term, names = root.term, root.last_fragment.bookies
+    members = {one.bookie_id: one for one in [*logs.bookies, spare]}
+    await writer.add(b"0")
+    await writer.add(b"1")
+    await eventually(lambda: all(len(members[name].ledger(root.ledger_id).entries) == 2 for name in names))
+    gone = members[names[2]]
+    await gone.stop()
+    await taken_over(logs, bookie_loss_seconds=0.001)
+    root = await root_of(logs)
+    ended = [one for one in root.fragments if one.term == term]
+    assert [one.debt is not None for one in ended] == [True] * len(ended)
+    owed = {place for one in ended for place in range(root.debt_of(one).first, root.debt_of(one).last + 1)}
+    for fragment in ended:
+        last = root.last_place_of(fragment)
+        assert last is not None
+        for entry_id in range(fragment.first_entry_id, last + 1):
+            held = all(
+                members[name].listening and entry_id in members[name].ledger(root.ledger_id).entries
+                for name in fragment.bookies
+            )
+            assert held != (entry_id in owed)
 
 
 async def test_a_log_without_the_option_records_nothing(logs: LogCluster) -> None:
@@ -166,6 +229,8 @@ async def test_a_log_without_the_option_records_nothing(logs: LogCluster) -> Non
     assert root.full_copies is None
     assert [one.debt for one in root.fragments] == [None] * len(root.fragments)
     assert root.debts == ()
+    status = await log.status()
+    assert (status.full_copies, {one.owed for one in status.segments}) == (None, {None})
 
 
 @pytest.mark.parametrize(
