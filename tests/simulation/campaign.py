@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from simulation.canaries import CANARIES
 from simulation.limits import LIMITS, TORN_TAILS
+from simulation.log_books import keep_books_of_logs
 from simulation.plan import Plan, besiege, defer, draw_plan, guard, keep_books, lose_data, restore_metadata, run_agents
 from simulation.theseus import Theseus, draw_theseus_plan
 from simulation.universe import Outcome, collect_garbage, run_universe
@@ -60,6 +61,8 @@ class Order:
             defer(plan, random.Random(f"{self.seed} deferred"))
         if self.settings.get("full_copies"):
             keep_books(plan, random.Random(f"{self.seed} full copies"))
+        if self.settings.get("log_copies"):
+            keep_books_of_logs(plan, random.Random(f"{self.seed} log copies"))
         if self.settings.get("guarded"):
             guard(plan, random.Random(f"{self.seed} guarded"))
         plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in self.without}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from simulation import canaries_bookie as bookie
+from simulation import canaries_books as books
 from simulation import canaries_client as client
 from simulation import canaries_logs as logs
 from simulation import canaries_repair as repair
@@ -97,6 +98,9 @@ CANARIES: dict[str, Canary] = {
     "copies-are-believed": Canary("an ensemble changes before the joiner has the copies", "G3",
                                   client.joiners_copies_are_believed),
     "full-is-acknowledged": Canary("the LAFR is counted from the LAC", "G1", client.full_is_acknowledged),
+    "takeover-owes-nothing": Canary("a takeover records no debts", "G5", books.takeovers_owe_nothing),
+    "required-copies-are-missing": Canary("a term that requires all copies ends without them", "G4",
+                                        books.required_copies_are_not_waited_for),
     "reseal-on-resend": Canary("entries are sealed again when they are resent", "W2", client.reseal),
     "read-above-lac": Canary("ordinary reads go above the LAC", "R1", client.read_above_lac),
     "repair-names-early": Canary("a bookie names itself before its copies are durable", "C3",

@@ -30,6 +30,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.quorums import Quorums
 from simulation.chain_history import ChainHistory
 from simulation.history import Violation
+from simulation.log_books import full_copies_of
 from simulation.log_history import Fate, Leader, LogHistory
 from simulation.plan import Plan
 from simulation.stream_history import StreamLogHistory
@@ -49,7 +50,7 @@ async def create_log(world: World, client: Client, name: str, rng: random.Random
         name, ensemble, write, ack, password=PASSWORD, private=plan.guarded,
         digest=Digest.CRC32C if rng is None else rng.choice((Digest.CRC32C, Digest.HMAC_SHA256)),
         retention=Retention(plan.log_retain_seconds or None, plan.log_retain_bytes or None, plan.log_retain_cursors),
-        layout="stream" if plan.log_streams else "chain",
+        layout="stream" if plan.log_streams else "chain", full_copies=full_copies_of(plan, name),
     )  # fmt: skip
 
 

@@ -145,6 +145,8 @@ class Plan:
     """Whether ledgers have deferred sync."""
     full_copies: bool = False
     """Whether ledgers keep books of their copies: each of them records missing ones, or requires all."""
+    log_copies: bool = False
+    """Whether logs that are streams keep books of their copies (``log_books.py``)."""
     repair: RepairSettings = QUICK_REPAIR
     drains: bool = False
     """Whether an operator drains and holds bookies."""

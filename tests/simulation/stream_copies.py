@@ -13,6 +13,7 @@ from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.messages import Read, ReadAnswer, ReadFlag
 from simulation.history import Violation
+from simulation.log_books import OwedByStream
 from simulation.log_workload import PASSWORD
 from simulation.stream_history import StreamLogHistory
 from simulation.world import Machine, World
@@ -72,6 +73,7 @@ class StreamCopies:
         present."""
         lost = {bookie_id for machine in self._world.unlucky for bookie_id in machine.ids}
         copies = _Copies()
+        owed = OwedByStream(self._history.roots.current, self._history.roots.extents)
         for share in self._shares():
             if share.bookie_id in lost:
                 copies.count.update(place for place in share.places if place % share.modulus in share.residues)
@@ -83,6 +85,7 @@ class StreamCopies:
                 if copies.count[place] < extent.fragment.ack_quorum:
                     raise Violation("I5", f"log {self._history.name}: place {place} of position {place - extent.shift} "
                                     f"has {copies.count[place]} copies")  # fmt: skip
+        owed.check(self._history.name, copies.count, self._world.trace)
         self._world.trace.count("log: entries whose copies were compared", len(copies.sealed))
 
     def _shares(self) -> Iterator[_Share]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.pages import decode_page, page_document
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
@@ -179,6 +180,8 @@ class StreamRoots:
         """What the writer of an open term has had acknowledged lies below the fragment that it begins: the bookies of
         the new one need not have it (rules W1 and U6)."""
         writes = before.state is after.state is StreamState.OPEN and before.term == after.term
+        if after.full_copies is FullCopies.REQUIRED:
+            return  # the fragment begins above what all bookies have, and the new ones have the rest (rule G3)
         first = after.last_fragment.first_position
         if writes and first > before.last_fragment.first_position and held_stop > first:
             raise Violation("W1", f"{where}: a fragment begins at {first}, {held_stop - 1} was acknowledged")

@@ -126,6 +126,12 @@ FULL_COPIES = {
 }
 """Canary in full copies -> the first seed to try, of quick universes whose ledgers keep books of their copies."""
 
+LOG_COPIES = {
+    "takeover-owes-nothing": 37,
+    "required-copies-are-missing": 19,
+}
+"""Canary in full copies of logs -> the first seed to try, of quick universes whose logs keep books of their copies."""
+
 REPAIR = {
     "repair-open-fragment": ("", 12),
     "repair-doubt-ends-early": ("blackout", 11),
@@ -197,6 +203,11 @@ def test_known_defect_in_deferred_sync_is_found(canary: str) -> None:
 @pytest.mark.parametrize("canary", FULL_COPIES)
 def test_known_defect_in_full_copies_is_found(canary: str) -> None:
     check_found(canary, FULL_COPIES[canary], "--size", "quick", "--set", "full_copies=1")
+
+
+@pytest.mark.parametrize("canary", LOG_COPIES)
+def test_known_defect_in_full_copies_of_logs_is_found(canary: str) -> None:
+    check_found(canary, LOG_COPIES[canary], "--size", "quick", "--set", "log_copies=1")
 
 
 @pytest.mark.parametrize("canary", REPAIR)

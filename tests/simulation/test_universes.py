@@ -90,6 +90,19 @@ def test_universes_whose_ledgers_keep_books_of_their_copies_pass() -> None:
         assert re.search(rf"[1-9]\d* in +\d+% of seeds  {counted}$", run.stdout, re.MULTILINE), counted
 
 
+def test_universes_whose_logs_keep_books_of_their_copies_pass() -> None:
+    """Leaders are killed, roll and rest; at the end every position is on its write quorum, or is owed (rule I9)."""
+    run = simulate("1-12", "--size", "quick", "--set", "log_copies=1")
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
+    for counted in (
+        "log: debts judged",
+        "log: with full copies recorded judged",
+        "log: with full copies required judged",
+        "stream: term taken over",
+    ):
+        assert re.search(rf"[1-9]\d* in +\d+% of seeds  {counted}$", run.stdout, re.MULTILINE), counted
+
+
 def test_universes_of_one_size_out_of_many_are_what_most_seeds_draw() -> None:
     assert sum(SIZES.values()) == pytest.approx(1.0)
     drawn = Counter(draw_size(seed) for seed in range(5_000))
