@@ -193,7 +193,9 @@ def test_what_was_asked_is_forgotten_after_a_conflict() -> None:
     refusal = store.settle(takeover.open_term(ABC, 9))
     assert refusal is not None
     takeover.on_refused(refusal)
-    store.settle(takeover.begin(store.current))
+    begin = takeover.begin(store.current)
+    assert begin is not None
+    store.settle(begin)
     takeover.on_begun(store.current)
     recover(takeover, {place(1, 0): entry(place(1, 0), 0)})
     assert takeover.open_term(ABC, 9).end.debts == (), "other bookies are members now"

@@ -343,7 +343,10 @@ async def test_a_renewal_at_the_end_of_a_term_waits_for_the_copies(logs: LogClus
     segment._renewal_place = place(term, 1)
     waiting = asyncio.ensure_future(writer.add(b"y"))
     await eventually(lambda: segment._renewing is not None)
-    await loop_turns(100)
+    renewing, loop = segment._renewing, asyncio.get_running_loop()
+    began = loop.time()
+    await eventually(lambda: loop.time() > began + 10 * PATIENT["full_copies_patience_seconds"])
+    assert segment._renewing is renewing, "it is not given up and begun again"
     assert (segment.term, waiting.done()) == (term, False)
     logs.bookies[2].release(Op.ADD)
     assert await waiting == 1
