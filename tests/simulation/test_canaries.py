@@ -80,12 +80,12 @@ STREAMS = {
     "stream-retention-believes-clock": ("small", 71),
     "stream-time-falls": ("small", 63),
     "stream-deletion-keeps-stream": ("small", 86),
-    "stream-abandoned-is-forgotten": ("quick", 22),
+    "stream-abandoned-is-forgotten": ("quick", 67),
 }
 """Canary in streams -> a size, and the first seed to try, of universes with a log that is a stream."""
 
 BESIEGED_STREAMS = {
-    "stream-fence-ends-doubt": ("rivals", 6),
+    "stream-fence-ends-doubt": ("rivals", 54),
     "stream-term-not-compared": ("race", 6),
 }
 """Canary in streams -> a siege that finds it, and the first seed to try, of small universes with a log that is a
