@@ -290,7 +290,9 @@ async def tail(
     ] = False,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Follow a log across leaders until interrupted, or to the end of a log that is sealed.
+    """Follow a log across leaders until interrupted.
+
+    The command also ends at the end of a log that is sealed.
 
     Payloads are written as `read` writes them.
 

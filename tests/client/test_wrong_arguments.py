@@ -171,7 +171,16 @@ async def complaints(
 
 
 NOT_FOR_APPLICATIONS = {
-    *("segment_acknowledged", "segment_failed", "drain_segment", "begin_segment", "check_usable", "start")
+    *(
+        "segment_acknowledged",
+        "segment_failed",
+        "drain_segment",
+        "begin_segment",
+        "check_usable",
+        "start",
+        "abandon",
+        "segment_full",
+    )
 }
 
 ALLOWED = {
