@@ -246,7 +246,8 @@ def other_quorums(plan: Plan) -> list[tuple[int, int, int]]:
     """What leaders change the quorums of a log to and fro. The ack quorum stays: the plan allows for as many lost disks
     as it bears."""
     size, write, ack = plan.quorums
-    return [(size, write, ack), (write, write, ack), (size, size, ack), (ack, ack, ack)]
+    fewest = max(ack, plan.copies_min)
+    return [(size, write, ack), (write, write, ack), (size, size, ack), (fewest, fewest, ack)]
 
 
 class Following(LogApplication):

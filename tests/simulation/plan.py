@@ -150,6 +150,8 @@ class Plan:
     repair: RepairSettings = QUICK_REPAIR
     drains: bool = False
     """Whether an operator drains and holds bookies."""
+    copies_min: int = 1
+    """How many bookies store each entry at least, whatever leaders change the quorums of their log to."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     bookie: dict[str, Any] = field(default_factory=lambda: dict(QUICK_BOOKIE))

@@ -96,7 +96,7 @@ QUICK = {"log-outcome-too-early"}
 
 
 THESEUS = {
-    "repair-names-early": 15,
+    "repair-names-early": 2,
     "repair-skips-silent": 31,
 }
 """Canary in repair -> the first seed to try, of Theseus universes. docs/simulator.md lists the seeds of the others."""

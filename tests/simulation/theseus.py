@@ -44,6 +44,7 @@ def draw_theseus_plan(seed: int) -> Plan:
     plan.disturbance_every_seconds = rng.choice((0.5, 1.5))
     run_agents(plan, rng)
     plan.repair, plan.drains = QUICK_REPAIR, False
+    plan.copies_min = 2  # no bookie can copy what only the lost machine has had
     return plan
 
 
