@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,9 @@ SHAPES = [(3, 3, 2), (4, 3, 2), (4, 2, 1), (3, 3, 3), (2, 2, 2)]
 
 HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.02, "reconnect_delay_seconds_max": 0.2}
 """Options under which a killed bookie is replaced before it is back."""
+
+NUMBERS = itertools.count()
+"""Of logs: a test that runs again makes another one."""
 
 PRODUCERS = 4
 PATIENCE_SECONDS = WAIT_SECONDS
@@ -272,9 +276,10 @@ async def test_a_writer_finds_out_that_its_ledger_was_deleted(up: Up) -> None:
 async def test_a_log_that_requires_all_copies_waits_without_a_spare(up: Up, names: dict[str, str]) -> None:
     """Rules G2 and G4: adds wait once the window is full, and closing is refused; nothing fails or is lost."""
     options: dict[str, Any] = {"request_timeout_seconds": 0.5, "window_entries": 20, "close_timeout_seconds": 1.0}
+    name = f"whole-{next(NUMBERS)}"
     async with (
         octavo_client.connect(up.uri, **options, **HASTY) as client,
-        client.create_log("whole", BOOKIES, BOOKIES, 3, layout="stream", full_copies="required") as log,
+        client.create_log(name, BOOKIES, BOOKIES, 3, layout="stream", full_copies="required") as log,
     ):
         writer = await log.lead()
         assert await writer.add(b"0") == 0
@@ -291,7 +296,7 @@ async def test_a_log_that_requires_all_copies_waits_without_a_spare(up: Up, name
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await asyncio.gather(*adding) == list(range(1, 60))
         await writer.close()
-    assert up.run("log", "read", "whole").stdout == b"".join(b"%d\n" % number for number in range(60))
+    assert up.run("log", "read", name).stdout == b"".join(b"%d\n" % number for number in range(60))
     stream = up.run("ledger", "show", segment.ledger_id, "--json").json
     assert stream["full_copies"] == "required"
     assert all(fragment["debt"] == [] for fragment in stream["fragments"])
@@ -299,8 +304,9 @@ async def test_a_log_that_requires_all_copies_waits_without_a_spare(up: Up, name
 
 async def test_a_log_that_requires_all_copies_goes_on_with_a_spare(up: Up, names: dict[str, str]) -> None:
     """Rule G3: the spare has every copy before it is a member, and the log rests without the bookie that hangs."""
+    name = f"whole-{next(NUMBERS)}"
     async with octavo_client.connect(up.uri, request_timeout_seconds=0.5, window_entries=20, **HASTY) as client:
-        log = await client.create_log("whole-again", 4, 4, 2, layout="stream", full_copies="required")
+        log = await client.create_log(name, 4, 4, 2, layout="stream", full_copies="required")
         async with log, log.lead() as writer:
             await writer.add_many([b"%d" % number for number in range(30)])
             (segment,) = (await log.status()).segments
@@ -314,4 +320,4 @@ async def test_a_log_that_requires_all_copies_goes_on_with_a_spare(up: Up, names
     assert stream["state"] == "at-rest"
     assert all(fragment["debt"] == [] for fragment in stream["fragments"])
     assert before[1] not in stream["fragments"][-1]["bookies"]
-    assert up.run("log", "read", "whole-again").stdout == b"".join(b"%d\n" % number for number in range(90))
+    assert up.run("log", "read", name).stdout == b"".join(b"%d\n" % number for number in range(90))
