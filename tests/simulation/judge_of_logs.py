@@ -40,9 +40,9 @@ class JudgeOfLogs:
     async def run(self, host: ClientHost) -> None:
         """Check every log, deleted ones, too."""
         client = await host.connect()
-        for history in list(self.world.log_histories.all.values()):
-            if history.is_being_made:
-                await self._make_again(host, client, history)
+        # What a client asked for before it died may come late, and begin to make another one meanwhile.
+        while being_made := [one for one in self.world.log_histories.all.values() if one.is_being_made]:
+            await self._make_again(host, client, being_made[0])
         for history in list(self.world.log_histories.all.values()):
             await self._judge(host, client, history)
         await sweep_all(host.store)
