@@ -6,9 +6,10 @@ when the first of them was begun. A page is never changed; the metadata name ano
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from itertools import pairwise
+from typing import Any, Final, Protocol, Self
 
 from octavo.protocol.ids import ID_MAX, EntryId
 from octavo.protocol.places import OFFSET_MAX, offset_of, term_of
@@ -93,12 +94,53 @@ def parse_page_name(name: object) -> tuple[int, str] | None:
     return None if found is None else (int(found[1]), found[2])
 
 
-def page_problem(page: PageReference, revision: int) -> str | None:
-    """Why a stream whose metadata have this revision cannot name the page; None when it can."""
+class Pages(tuple[PageReference, ...]):
+    """The pages of a stream, in order: each is one that metadata can name, and follows the one before it. Both are
+    checked when the sequence is made, and not again in every version of the metadata that shares it. Raises ValueError
+    that names the page."""
+
+    revision_min: int
+    """The least revision of metadata that name these pages."""
+
+    def __new__(cls, pages: Iterable[PageReference] = ()) -> Self:
+        made = super().__new__(cls, pages)
+        made.revision_min = max((page.revision for page in made), default=-1) + 1
+        for page in made:
+            problem = _page_problem(page)
+            if problem is not None:
+                raise ValueError(f"page {page.name} {problem}")
+        for page, following in pairwise(made):
+            check_after_page(page, following)
+        return made
+
+
+class _Part(Protocol):
+    """A page or a fragment."""
+
+    @property
+    def first_entry_id(self) -> EntryId: ...
+    @property
+    def first_position(self) -> int: ...
+    @property
+    def length_before(self) -> int: ...
+    @property
+    def opened_at_ms(self) -> int: ...
+
+
+def check_after_page(page: PageReference, following: _Part) -> None:
+    """Check that a page or fragment can follow the page. Raises ValueError."""
+    problem = _after_page_problem(
+        page, following.first_entry_id, following.first_position, following.length_before, following.opened_at_ms
+    )
+    if problem is not None:
+        raise ValueError(f"what follows page {page.name}, from position {following.first_position}, {problem}")
+
+
+def _page_problem(page: PageReference) -> str | None:
+    """Why no stream can name the page; None when one can."""
     begins_stream = (offset_of(page.first_entry_id), page.length_before) == (0, 0)
     problems = (
-        (not 0 <= page.revision < revision, f"is not of a revision below {revision}"),
-        (parse_page_name(page.name) is None, "has no name of a page"),
+        (_NAME.fullmatch(page.name) is None, "has no name of a page"),
         (page.fragments < 1, "holds no fragment"),
         (page.lowest_term < 1 or page.last_entry_id < page.first_entry_id, "does not lie between its places"),
         (max(offset_of(page.first_entry_id), offset_of(page.last_entry_id)) > OFFSET_MAX, "has an id that is no place"),
@@ -110,7 +152,7 @@ def page_problem(page: PageReference, revision: int) -> str | None:
     return next((problem for applies, problem in problems if applies), None)
 
 
-def after_page_problem(
+def _after_page_problem(
     page: PageReference, first_entry_id: int, first_position: int, length_before: int, opened_at_ms: int
 ) -> str | None:
     """Why a page or fragment that begins like this cannot follow the page; None when it can."""

@@ -4,19 +4,24 @@ Ledgers with one writer stay in format 1, byte for byte. A version or a function
 format 1 only, and refuses this one: it would take a stream for a ledger whose end is one compare-and-set away.
 """
 
+import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from octavo.metadata.debts import Debt, FullCopies, debt_from, stored_debt
 from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_bytes, encode_instant, encode_object
-from octavo.metadata.page_reference import PageReference
+from octavo.metadata.page_reference import PageReference, Pages
 from octavo.metadata.stream_model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 
 FORMAT = 2
 """Of streams, and of nothing else."""
+
+_PAGES_KEPT: Final = 16
+"""Streams whose pages are kept in decoded form, for the next time that their metadata are read."""
 
 
 def encode_stream(stream: StreamMetadata) -> bytes:
@@ -97,7 +102,7 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
             fragments=tuple(decode_fragment(entry, what) for entry in reader.get("fragments", list)),
             keys=tuple(_decode_key(entry, what) for entry in part.get("keys", list)),
             start=part.get("start", int),
-            pages=tuple(map(PageReference.from_fields, part.added_later("page_references", list, []))),
+            pages=_pages_from(json.dumps(part.added_later("page_references", list, []))),
             revision=part.added_later("revision", int, 0),
             start_entry_id=None if start_entry_id is None else EntryId(start_entry_id),
             last_entry_id=None if last_entry_id is None else EntryId(last_entry_id),
@@ -114,6 +119,13 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
         )
     except (ValueError, TypeError) as error:
         raise reader.damaged(str(error)) from error
+
+
+@lru_cache(maxsize=_PAGES_KEPT)
+def _pages_from(stored: str) -> Pages:
+    """The pages in their stored form. Clients read the metadata of a stream much more often than its pages change, and
+    decoding a thousand references takes longer than everything else. Raises ValueError or TypeError."""
+    return Pages(map(PageReference.from_fields, json.loads(stored)))
 
 
 def encode_fragment(fragment: StreamFragment) -> dict[str, Any]:

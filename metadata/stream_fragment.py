@@ -1,14 +1,16 @@
 """A fragment of a stream: a run of entries of one term on one ensemble. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Self
 
 from octavo.metadata.debts import Debt
 from octavo.metadata.encoding import NO_FIELDS
+from octavo.metadata.model import is_bookie_id, quorum_problem
 from octavo.protocol.entries import Digest
-from octavo.protocol.ids import BookieId, EntryId
-from octavo.protocol.places import last_place, offset_of, term_of
+from octavo.protocol.ids import ID_MAX, BookieId, EntryId
+from octavo.protocol.places import OFFSET_MAX, last_place, offset_of, term_of
 from octavo.protocol.quorums import Quorums, quorums_of
 
 FIRST_TERM = 1
@@ -79,7 +81,43 @@ def position_in(fragment: StreamFragment, entry_id: int) -> int:
     return fragment.first_position + entry_id - fragment.first_entry_id
 
 
-def following_problem(one: StreamFragment, following: StreamFragment) -> str | None:
+class Fragments(tuple[StreamFragment, ...]):
+    """Fragments of a stream, in order: each is one that metadata can hold, and follows the one before it. Both are
+    checked when the sequence is made, and not again in every version of the metadata that shares it. Raises ValueError
+    that names the fragment."""
+
+    def __new__(cls, fragments: Iterable[StreamFragment]) -> Self:
+        made = super().__new__(cls, fragments)
+        for fragment in made:
+            _check_fragment(fragment)
+        for one, following in pairwise(made):
+            problem = _following_problem(one, following)
+            if problem is not None:
+                raise ValueError(f"the fragment from position {following.first_position} {problem}")
+        return made
+
+
+def _check_fragment(fragment: StreamFragment) -> None:
+    where = f"the fragment from position {fragment.first_position}"
+    if fragment.term < FIRST_TERM or offset_of(fragment.first_entry_id) > OFFSET_MAX:
+        raise ValueError(f"{where} starts at {fragment.first_entry_id}, which is no place")
+    if not 0 <= fragment.first_position <= ID_MAX or min(fragment.length_before, fragment.opened_at_ms) < 0:
+        raise ValueError(f"{where} has a number that is out of range")
+    if fragment.leader_term and not FIRST_TERM <= fragment.leader_term < fragment.term:
+        raise ValueError(f"{where} continues term {fragment.leader_term}, which is no earlier one")
+    problem = quorum_problem(len(fragment.bookies), fragment.write_quorum, fragment.ack_quorum)
+    if problem is not None:
+        raise ValueError(f"{where}: {problem}")
+    if len(set(fragment.bookies)) != len(fragment.bookies):
+        raise ValueError(f"{where}: its ensemble must be distinct bookies, not {list(fragment.bookies)}")
+    for bookie_id in fragment.bookies:
+        if not is_bookie_id(bookie_id):
+            raise ValueError(f"{bookie_id!r} is not a bookie id")
+    if fragment.key < 0:
+        raise ValueError(f"{where} has no key")
+
+
+def _following_problem(one: StreamFragment, following: StreamFragment) -> str | None:
     """Why ``following`` cannot follow ``one``; None when it can."""
     positions = following.first_position - one.first_position
     places = following.first_entry_id - one.first_entry_id

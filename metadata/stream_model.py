@@ -30,10 +30,9 @@ the stored form.
 
 import enum
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -43,14 +42,12 @@ from octavo.metadata.model import (
     CLIENT_NAME_CHARACTERS_MAX,
     CUSTOM_METADATA_BYTES_MAX,
     WRITER_TOKEN_CHARACTERS_MAX,
-    is_bookie_id,
-    quorum_problem,
 )
-from octavo.metadata.page_reference import PageReference, after_page_problem, page_problem
-from octavo.metadata.stream_fragment import FIRST_TERM, StreamFragment, StreamKey, following_problem, position_in
+from octavo.metadata.page_reference import PageReference, Pages, check_after_page
+from octavo.metadata.stream_fragment import FIRST_TERM, Fragments, StreamFragment, StreamKey, position_in
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
-from octavo.protocol.places import OFFSET_MAX, last_place, offset_of, place, term_of
+from octavo.protocol.places import last_place, offset_of, place, term_of
 
 __all__ = ["FIRST_TERM", "StreamFragment", "StreamKey", "StreamMetadata", "StreamState", "position_in"]
 
@@ -489,12 +486,13 @@ class StreamMetadata:
     def _check_fragments(self) -> None:
         if not self.fragments:
             raise self._wrong("it needs a fragment")
-        for fragment in self.fragments:
-            self._check_fragment(fragment)
-        for one, following in pairwise(self.fragments):
-            problem = following_problem(one, following)
-            if problem is not None:
-                raise self._wrong(f"the fragment from position {following.first_position} {problem}")
+        try:
+            fragments = self.fragments if isinstance(self.fragments, Fragments) else Fragments(self.fragments)
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
+        object.__setattr__(self, "fragments", fragments)
+        if fragments[-1].key >= len(self.keys):
+            raise self._wrong(f"the fragment from position {fragments[-1].first_position} has no key")
         if self.last_fragment.term != self.term:
             raise self._wrong(f"its last fragment is of term {self.last_fragment.term}, not of the term {self.term}")
         first = self.fragments[0]
@@ -510,47 +508,25 @@ class StreamMetadata:
             raise self._wrong(f"its start {self.start} is not in the first fragment")
 
     def _check_pages(self) -> None:
-        followers: Sequence[PageReference | StreamFragment] = (*self.pages[1:], self.fragments[0])
-        for page, following in zip(self.pages, followers, strict=True):
-            problem = page_problem(page, self.revision)
-            if problem is not None:
-                raise self._wrong(f"page {page.name} {problem}")
-            problem = after_page_problem(
-                page,
-                following.first_entry_id,
-                following.first_position,
-                following.length_before,
-                following.opened_at_ms,
+        try:
+            pages = self.pages if isinstance(self.pages, Pages) else Pages(self.pages)
+            check_after_page(pages[-1], self.fragments[0])
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
+        object.__setattr__(self, "pages", pages)
+        if self.revision < pages.revision_min:
+            raise self._wrong(
+                f"it names a page of revision {pages.revision_min - 1}, not of a revision below {self.revision}"
             )
-            if problem is not None:
-                raise self._wrong(f"what follows page {page.name}, from position {following.first_position}, {problem}")
+        second = pages[1] if len(pages) > 1 else self.fragments[0]
         first, place_of_start = self.pages[0], self.start_entry_id
-        if not first.first_position <= self.start < followers[0].first_position:
+        if not first.first_position <= self.start < second.first_position:
             raise self._wrong(f"its start {self.start} is not in the first page")
         if place_of_start is None or not first.first_entry_id <= place_of_start <= first.last_entry_id:
             raise self._wrong(f"its start {self.start} has a place that is not in the first page")
         same_term = term_of(place_of_start) == first.lowest_term
         if same_term and place_of_start - first.first_entry_id != self.start - first.first_position:
             raise self._wrong(f"its start {self.start} has another place than {place_of_start}")
-
-    def _check_fragment(self, fragment: StreamFragment) -> None:
-        where = f"from position {fragment.first_position}"
-        if fragment.term < FIRST_TERM or offset_of(fragment.first_entry_id) > OFFSET_MAX:
-            raise self._wrong(f"the fragment {where} starts at {fragment.first_entry_id}, which is no place")
-        if not 0 <= fragment.first_position <= ID_MAX or min(fragment.length_before, fragment.opened_at_ms) < 0:
-            raise self._wrong(f"the fragment {where} has a number that is out of range")
-        if fragment.leader_term and not FIRST_TERM <= fragment.leader_term < fragment.term:
-            raise self._wrong(f"the fragment {where} continues term {fragment.leader_term}, which is no earlier one")
-        problem = quorum_problem(len(fragment.bookies), fragment.write_quorum, fragment.ack_quorum)
-        if problem is not None:
-            raise self._wrong(f"the fragment {where}: {problem}")
-        if len(set(fragment.bookies)) != len(fragment.bookies):
-            raise self._wrong(f"the ensemble {where} must be distinct bookies, not {list(fragment.bookies)}")
-        for bookie_id in fragment.bookies:
-            if not is_bookie_id(bookie_id):
-                raise self._wrong(f"{bookie_id!r} is not a bookie id")
-        if not 0 <= fragment.key < len(self.keys):
-            raise self._wrong(f"the fragment {where} has no key")
 
     def _check_end(self) -> None:
         if not self.has_end:
