@@ -5,16 +5,16 @@ takeover_time.py [--rounds 20] [--cases idle load stopped large fragments rest] 
                  [--fragments 100000] [--in-flight 1000] [--data-dir DIR]
 
 The benchmark starts a cluster of four bookies on SQLite; everything is stored with E = Qw = 3, Qa = 2. In each round,
-a writer adds a few entries to a plain ledger, to a stream and to a chain, and goes on adding where the case says so.
-Then another client, which is connected to the bookies, recovers the ledger or takes the log over. The order of the
-three changes from round to round. Times of a recovery end when ``open_ledger`` returns; those of a takeover when
-``take_over`` returns, and, as ``with_add``, when the first add of the new leader is acknowledged.
+a writer in a process of its own adds a few entries to a plain ledger, to a stream and to a chain, and goes on adding
+where the case says so. Then another client, which is connected to the bookies, recovers the ledger or takes the log
+over. The order of the three changes from round to round. Times of a recovery end when ``open_ledger`` returns; those
+of a takeover when ``take_over`` returns, and, as ``with_add``, when the first add of the new leader is acknowledged.
 
 ==========  ========================================================================================================
 case        what is there when the takeover begins
 ==========  ========================================================================================================
 idle        100 entries, nothing under way
-load        adds in flight, as many as the option says
+load        a writer that goes on adding, with as many adds in flight as the option says
 stopped     as idle, and one of the three bookies stands still (SIGSTOP)
 large       ``--megabytes`` of entries, nothing under way
 fragments   a stream of ``--fragments`` fragments; ledger and chain as in idle
@@ -64,12 +64,120 @@ _PAYLOAD = os.urandom(1024)
 _LAYOUTS: tuple[Layout, ...] = ("stream", "chain")
 
 
+class Leader:
+    """The process of the client that leads: what it does in its own process takes no time of the takeover's, as when
+    machines fail over to one another."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    @asynccontextmanager
+    async def started(cls, uri: str) -> AsyncIterator["Leader"]:
+        """A process, for the duration of the block."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            __file__,
+            "--lead",
+            uri,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,  # what a leader logs that loses its lead
+        )
+        try:
+            yield cls(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
+
+    async def does(self, command: str, **arguments: Any) -> Any:
+        """Let the process run a command of :class:`Led`, and wait for its result."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([command, arguments]).encode() + b"\n")
+        answer = await self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError("the process of the leader has ended")
+        return json.loads(answer)
+
+
+class Led:
+    """What the process of the leader writes to: a ledger, a stream or a chain at a time."""
+
+    def __init__(self, client: octavo.Client) -> None:
+        self._client = client
+        self._writer: octavo.LedgerWriter | octavo.LogWriter
+        self._adding: list[asyncio.Task[None]] = []
+        self._delete: Callable[[], Awaitable[None]]
+
+    async def make(self, kind: str, name: str | None, entries: int) -> Any:
+        """Make a ledger or a log, or open the log of that name, with that many entries. The ledger's id, or the name
+        of the log."""
+        answer: Any
+        if kind == "ledger":
+            ledger = await self._client.create_ledger(3, 3, 2)
+            self._writer, answer = ledger, ledger.id
+            self._delete = lambda: self._client.delete_ledger(ledger.id)
+        else:
+            assert name is not None
+            layout: Layout = "stream" if kind == "stream" else "chain"
+            try:
+                log = await self._client.open_log(name)
+            except octavo.NoSuchLogError:
+                log = await self._client.create_log(name, 3, 3, 2, layout=layout)
+            self._writer, answer = await log.take_over(), name
+            self._delete = lambda: self._client.delete_log(name)
+        for first in range(0, entries, 1000):
+            await self._writer.add_many([_PAYLOAD] * min(1000, entries - first))
+        return answer
+
+    async def rest(self) -> None:
+        """Close the ledger, or give up the lead."""
+        await self._writer.close()
+
+    async def load(self, in_flight: int) -> None:
+        """Add from now on, with that many adds under way, until another client leads."""
+
+        async def keep_adding() -> None:
+            with contextlib.suppress(octavo.OctavoError):
+                while True:
+                    await self._writer.add(_PAYLOAD)
+
+        self._adding = [asyncio.create_task(keep_adding()) for _ in range(in_flight)]
+        await self._writer.add(_PAYLOAD)
+
+    async def end(self, delete: bool) -> None:
+        """Stop, after the takeover."""
+        for task in self._adding:
+            task.cancel()
+        await asyncio.gather(*self._adding, return_exceptions=True)
+        self._adding = []
+        with contextlib.suppress(octavo.OctavoError):
+            await self._writer.close()
+        if delete:
+            await self._delete()
+
+
+async def lead(uri: str) -> None:
+    """The process of the leader: a command a line, until there are no more."""
+    # A leader that is fenced must not heal itself while the takeover is timed.
+    async with octavo.connect(uri, log_duel_pause_seconds=1.0) as client:
+        led = Led(client)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            command, arguments = json.loads(line)
+            print(json.dumps(await getattr(led, command)(**arguments)), flush=True)
+
+
 class Bench:
     """A cluster, and what the measurements of one case need of it."""
 
-    def __init__(self, bookies: Bookies, store: MetadataStore, arguments: argparse.Namespace, case: str) -> None:
+    def __init__(
+        self, bookies: Bookies, leader: Leader, store: MetadataStore, arguments: argparse.Namespace, case: str
+    ) -> None:
         self._uri = bookies.uri
         self._bookies = bookies
+        self._leader = leader
         self._store = store
         self._arguments = arguments
         self._case = case
@@ -77,17 +185,21 @@ class Bench:
         self._long: str | None = None
         """The log with very many fragments, which all rounds of its case share: it takes a minute to make."""
 
-    async def _fill(self, add_many: Callable[[list[bytes]], Awaitable[object]]) -> None:
-        """The entries that are there before the takeover."""
+    async def _made(self, kind: str, name: str | None = None) -> Any:
+        """What is there before the takeover."""
         entries = _ENTRIES
         if self._case == "large":
             entries = max(entries, self._arguments.megabytes * 2**20 // len(_PAYLOAD))
-        for first in range(0, entries, 1000):
-            await add_many([_PAYLOAD] * min(1000, entries - first))
+        return await self._leader.does("make", kind=kind, name=name, entries=entries)
 
     @asynccontextmanager
-    async def _one_stopped(self, bookies: tuple[str, ...]) -> AsyncIterator[None]:
-        """In the case ``stopped``, one of these bookies stands still during the block."""
+    async def _trouble(self, bookies: tuple[str, ...]) -> AsyncIterator[None]:
+        """During the block, the leader adds (in the case ``load``), has closed its writer (``rest``), or one of these
+        bookies stands still (``stopped``)."""
+        if self._case == "rest":
+            await self._leader.does("rest")
+        if self._case == "load":
+            await self._leader.does("load", in_flight=self._arguments.in_flight)
         if self._case != "stopped":
             yield
             return
@@ -98,75 +210,51 @@ class Bench:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def _under_way(self, add: Callable[[bytes], asyncio.Future[Any]]) -> list[asyncio.Future[Any]]:
-        """In the case ``load``, adds that are under way."""
-        return [add(_PAYLOAD) for _ in range(self._arguments.in_flight if self._case == "load" else 0)]
-
     async def recovery(self) -> dict[str, float]:
         """Of a plain ledger."""
-        async with octavo.connect(self._uri) as writing, octavo.connect(self._uri) as recovering:
-            ledger = await writing.create_ledger(3, 3, 2)
-            await self._fill(ledger.add_many)
-            async with recovering.open_ledger(ledger.id, recover=False):  # connects to the bookies
-                pass
-            if self._case == "rest":
-                await ledger.close()
-            async with self._one_stopped(ledger.metadata.last_fragment.bookies):
-                under_way = self._under_way(ledger.add_nowait)
-                await asyncio.sleep(0)
+        async with octavo.connect(self._uri) as recovering:
+            ledger_id = await self._made("ledger")
+            async with recovering.open_ledger(ledger_id, recover=False) as reader:  # connects to the bookies
+                bookies = reader.metadata.last_fragment.bookies
+            async with self._trouble(bookies):
                 started = time.perf_counter()
-                async with recovering.open_ledger(ledger.id):
+                async with recovering.open_ledger(ledger_id):
                     seconds = time.perf_counter() - started
-            await asyncio.gather(*under_way, return_exceptions=True)
-            with contextlib.suppress(octavo.OctavoError):
-                await ledger.close()
-            await writing.delete_ledger(ledger.id)
+            await self._leader.does("end", delete=True)
         return {"returned": seconds}
 
     async def takeover(self, layout: Layout) -> dict[str, float]:
         """Of a log."""
-        # The old leader, in this process, must not heal itself while the takeover is timed.
-        async with (
-            octavo.connect(self._uri, log_duel_pause_seconds=1.0) as leading,
-            octavo.connect(self._uri) as standby,
-        ):
-            log = await self._log(leading, layout)
-            leader = await log.take_over()
-            await self._fill(leader.add_many)
-            follower = await standby.open_log(log.name)
+        async with octavo.connect(self._uri) as standby:
+            name = await self._name(layout)
+            await self._made(layout, name)
+            follower = await standby.open_log(name)
             await follower.refresh()  # connects to the bookies
-            if self._case == "rest":
-                await leader.close()
-            segment = (await log.status()).segments[-1].ledger_id
-            async with self._one_stopped(await self._bookies_of(segment, layout)):
-                adds = self._under_way(lambda payload: asyncio.ensure_future(leader.add(payload)))
-                await asyncio.sleep(0)
+            segment = (await follower.status()).segments[-1].ledger_id
+            async with self._trouble(await self._bookies_of(segment, layout)):
                 started = time.perf_counter()
                 writer = await follower.take_over()
                 returned = time.perf_counter()
                 await writer.add(b"the first of the new leader")
                 added = time.perf_counter()
                 await writer.close()
-            await asyncio.gather(*adds, return_exceptions=True)
-            with contextlib.suppress(octavo.OctavoError):
-                await leader.close()
-            if log.name != self._long:
-                await leading.delete_log(log.name)
+            await self._leader.does("end", delete=name != self._long)
         return {"returned": returned - started, "with_add": added - started}
 
-    async def _log(self, client: octavo.Client, layout: Layout) -> octavo.Log:
-        """The log to take over: a new one, but for the one with very many fragments."""
+    async def _name(self, layout: Layout) -> str:
+        """Of the log to take over: a new one, but for the one with very many fragments."""
         if self._long is not None and layout == "stream":
-            return await client.open_log(self._long)
+            return self._long
         self._number += 1
         name = f"takeover-{self._case}-{layout}-{self._number}"
-        log = await client.create_log(name, 3, 3, 2, layout=layout)
         if self._case == "fragments" and layout == "stream":
             self._long = name
-            async with await log.take_over() as writer:
-                await writer.add(_PAYLOAD)
-            await self._lengthen((await log.status()).segments[-1].ledger_id)
-        return log
+            async with octavo.connect(self._uri) as client:
+                log = await client.create_log(name, 3, 3, 2, layout=layout)
+                async with await log.take_over() as writer:
+                    await writer.add(_PAYLOAD)
+                await self._lengthen((await log.status()).segments[-1].ledger_id)
+        return name
 
     async def _lengthen(self, ledger_id: LedgerId) -> None:
         """Put fragments before the last one of a stream at rest, as if there had been so many rolls before."""
@@ -231,9 +319,9 @@ class Bench:
 
 async def measure(bookies: Bookies, arguments: argparse.Namespace) -> None:
     """Measure and print all cases."""
-    async with await open_metadata_store(bookies.uri) as store:
+    async with await open_metadata_store(bookies.uri) as store, Leader.started(bookies.uri) as leader:
         for case in arguments.cases:
-            print(json.dumps(await Bench(bookies, store, arguments, case).measured()), flush=True)
+            print(json.dumps(await Bench(bookies, leader, store, arguments, case).measured()), flush=True)
 
 
 def main() -> int:
@@ -244,8 +332,12 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--fragments", type=int, default=100_000)
     parser.add_argument("--in-flight", type=int, default=1000)
+    parser.add_argument("--lead", metavar="URI", help=argparse.SUPPRESS)
     add_data_dir(parser)
     arguments = parser.parse_args()
+    if arguments.lead is not None:
+        uvloop.run(lead(arguments.lead))
+        return 0
     with temporary_cluster(arguments.data_dir, bookies=4) as cluster:
         uvloop.run(measure(Bookies(cluster), arguments))
     return 0
