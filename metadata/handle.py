@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from octavo.metadata.either import EitherMetadata, as_ledger, as_stream, decode_either, encode_either
+from octavo.metadata.either import EitherMetadata, as_ledger, as_stream
+from octavo.metadata.known_streams import KnownStreams
 from octavo.metadata.leases import HeldLease, LeaseKeeper
 from octavo.metadata.measured import measured
 from octavo.metadata.model import LedgerMetadata
@@ -65,6 +66,7 @@ class RecordMetadataStore(MetadataStore):
         self.seconds: dict[str, Histogram] = {}
         self.list_page_records = LIST_PAGE_RECORDS
         """Keys that lists of this handle read at a time."""
+        self._streams = KnownStreams()
         self._bookies = SharedLoad(self._load_bookies)
         self._hub = WatchHub(records.watching, self._on_topic)
         self._keeper = LeaseKeeper(records, lease_seconds, clock, lambda: f"{rng.getrandbits(128):032x}")
@@ -142,7 +144,8 @@ class RecordMetadataStore(MetadataStore):
     @measured
     async def compare_and_set_ledgers(self, changes: Sequence[tuple[EitherMetadata, Version]]) -> list[Version | None]:
         encoded = [
-            (ledger_key(metadata.ledger_id), encode_either(metadata), expected) for metadata, expected in changes
+            (ledger_key(metadata.ledger_id), self._streams.encoded(metadata), expected)
+            for metadata, expected in changes
         ]
         try:
             return await self._open().compare_and_set_many(Kind.LEDGER, encoded)
@@ -186,7 +189,7 @@ class RecordMetadataStore(MetadataStore):
         ledger_id = metadata.ledger_id
         if not await self._open().is_allocated(ledger_id):
             raise InvalidArgumentError(f"ledger id {ledger_id} was never allocated in this cluster")
-        version = await self._open().create(Kind.LEDGER, ledger_key(ledger_id), encode_either(metadata))
+        version = await self._open().create(Kind.LEDGER, ledger_key(ledger_id), self._streams.encoded(metadata))
         if version is None:
             raise LedgerExistsError(f"ledger {ledger_id} already exists")
         return version
@@ -199,7 +202,7 @@ class RecordMetadataStore(MetadataStore):
 
     async def _compare_and_set(self, metadata: EitherMetadata, expected: Version) -> Version:
         key = ledger_key(metadata.ledger_id)
-        version = await self._open().compare_and_set(Kind.LEDGER, key, encode_either(metadata), expected)
+        version = await self._open().compare_and_set(Kind.LEDGER, key, self._streams.encoded(metadata), expected)
         if version is None:
             raise await self._ledger_conflict(metadata.ledger_id)
         return version
@@ -223,7 +226,7 @@ class RecordMetadataStore(MetadataStore):
             return None
         if previous is not None and previous.version == record.version:
             return previous
-        return Versioned(decode_either(ledger_id, record.value), record.version)
+        return Versioned(self._streams.decoded(ledger_id, record.value), record.version)
 
     async def _ledger_conflict(self, ledger_id: LedgerId) -> NoSuchLedgerError | MetadataConflictError:
         if await self._open().read(Kind.LEDGER, ledger_key(ledger_id)) is None:
