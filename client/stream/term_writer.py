@@ -173,7 +173,7 @@ class TermWriter(LedgerWriter):
             return
         # Asked first, so that a store that does not answer holds up no adds.
         await self._own_term.refresh()
-        bookies = await self._ensembles.reachable(quorums, await self._placer.new_ensemble(quorums))
+        bookies = await self._ensembles.reachable(quorums, await self._ensembles.new_ones(quorums))
         while self.quorums != quorums:
             self._check_usable()
             if self._renewing is None:

@@ -77,6 +77,21 @@ async def test_where_too_few_know_terms_the_error_names_the_older_ones() -> None
         assert [ledger_id async for ledger_id in cluster.fake.store.list_ledgers()] == []
 
 
+async def test_no_change_of_quorums_places_an_older_version() -> None:
+    async with stream_cluster(4) as cluster:
+        old = cluster.fake.bookies[3]
+        make_old(old)
+        writer = await create(cluster)
+        await writer.add(b"a")
+        with pytest.raises(NotEnoughBookiesError, match=f"bookie {old.bookie_id} does not know terms"):
+            await writer.change_quorums(Quorums(4, 3, 2))
+        await writer.add(b"b")
+        await writer.close()
+        stream = await cluster.stored(writer.id)
+        assert (stream.term, stream.last_fragment.quorums) == (1, THREE)
+        assert asked(old) == []
+
+
 async def test_a_member_that_is_an_older_version_is_sent_nothing_and_takeovers_go_on() -> None:
     """Its first fence would be one of every term, and end each writer that comes after."""
     async with stream_cluster(3) as cluster:
