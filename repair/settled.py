@@ -54,8 +54,7 @@ def quorums_at(metadata: EitherMetadata, first: int) -> Quorums:
     """E, Qw and Qa of the range that begins at ``first``."""
     if isinstance(metadata, LedgerMetadata):
         return quorums_of_ledger(metadata)
-    fragment = stream_fragment_at(metadata, first)
-    return quorums_of(len(fragment.bookies), fragment.write_quorum, fragment.ack_quorum)
+    return stream_fragment_at(metadata, first).quorums
 
 
 def digest_at(metadata: EitherMetadata, first: int) -> Digest:

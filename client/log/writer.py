@@ -38,6 +38,7 @@ from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.view import Reach
 from octavo.client.same_loop import check_loop
 from octavo.client.supervisor import Supervisor
+from octavo.client.write.writer import DRAIN_SHARE
 from octavo.metadata.store import Lease
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -55,9 +56,6 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import LedgerId
 
 log = logging.getLogger("octavo.client")
-
-_DRAIN_SHARE: Final = 0.75
-"""Share of the time to close that pending adds may take; the rest is for the metadata."""
 
 _FINAL: Final = (
     *(NotLeaderError, NoSuchLogError, LogSealedError, LogDamagedError),
@@ -500,7 +498,7 @@ class LogWriter(AddFront, Closable):
             self._stop_accepting()
             pending = bool(self._runs or self._payloads or self._queue)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.close_timeout_seconds * _DRAIN_SHARE):
+                async with asyncio.timeout(self._options.close_timeout_seconds * DRAIN_SHARE):
                     await self._wait_settled()
             if pending and self._failure is not None:
                 failure = copy_error(self._failure)

@@ -56,7 +56,6 @@ from octavo.metadata.stream_changes import BeginTakeover, LayToRest, OpenTerm, T
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState, position_in
 from octavo.protocol.errors import LedgerClosedError, MetadataConflictError, OctavoError, TermOverError
 from octavo.protocol.ids import BookieId, EntryId
-from octavo.protocol.quorums import Quorums
 
 PAUSE_TAKEOVERS: Final = (1, 8)
 """How many takeovers long a client that lost pauses at least and at most. Two clients that both believe to lead would
@@ -206,7 +205,7 @@ class Takeover:
         assert stream.state is StreamState.IN_RECOVERY, "the takeover of the term has begun"
         self.phase = Phase.RECOVERING
         self._recovery = self._make_recovery(
-            quorums_of(self.base),
+            self.base.quorums,
             first_entry_id=self.base.first_entry_id,
             length_before=self.base.length_before,
             term=self.base.term,
@@ -350,8 +349,3 @@ class Takeover:
             assert self._rested_end is None, "at rest nothing is recovered"
             assert self._sealed_at_ms is None
             self._recovery.check_invariants()
-
-
-def quorums_of(fragment: StreamFragment) -> Quorums:
-    """The quorums of a fragment."""
-    return Quorums(len(fragment.bookies), fragment.write_quorum, fragment.ack_quorum)

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Final
 
-from octavo.client.recover.takeover import quorums_of
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata
@@ -33,7 +32,7 @@ async def sealed_at_ms(
     read = Read(
         *(opener.ledger_id, secrets.ledger_key, ReadFlag.NONE, 0, entry_id, entry_id, 1, (0,), 1, FRAME_BYTES_MAX)
     )
-    mask = quorums_of(fragment).write_mask(entry_id)
+    mask = fragment.quorums.write_mask(entry_id)
     holders = [bookie_id for position, bookie_id in enumerate(fragment.bookies) if mask >> position & 1]
     try:
         async with asyncio.timeout(timeout_seconds):

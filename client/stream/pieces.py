@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from octavo.client.read.terms import PieceMovedError
+from octavo.client.stream.term_ledger import ledger_fragment
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.ids import EntryId
@@ -93,7 +94,7 @@ class Piece:
             ack_quorum=first.ack_quorum,
             fragments=(
                 Fragment(EntryId(0), first.bookies),
-                *(Fragment(one.first_entry_id, one.bookies, one.length_before) for one in self.fragments),
+                *map(ledger_fragment, self.fragments),
             ),
             last_entry_id=self.last_entry_id,
             length=self.length,

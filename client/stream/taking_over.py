@@ -13,12 +13,11 @@ from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
 from octavo.client.recover.completing import Completing
 from octavo.client.recover.recovery import FragmentRecovery
-from octavo.client.recover.takeover import Phase, Takeover, pause_seconds, quorums_of
+from octavo.client.recover.takeover import Phase, Takeover, pause_seconds
 from octavo.client.stream.ensembles import Ensembles
 from octavo.client.stream.last_entry import sealed_at_ms
-from octavo.client.stream.term_ledger import current_term
+from octavo.client.stream.term_ledger import current_term, ledger_fragment
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata.model import Fragment
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.stream_changes import StreamChange
 from octavo.metadata.stream_model import StreamMetadata, StreamState
@@ -142,7 +141,7 @@ class StreamTaker:
             return None
         begun, bookies = ended
         await self._read_unread(takeover, begun.value, secrets)
-        bookies = await self._ensembles.reachable(quorums_of(takeover.base), bookies, asked_at=asked_at)
+        bookies = await self._ensembles.reachable(takeover.base.quorums, bookies, asked_at=asked_at)
         opening = takeover.open_term(bookies, max(self._now_ms(), not_before_ms), leader_term=leader_term)
         opened = await self._change(takeover, begun, opening)
         if opened is not None:
@@ -223,7 +222,7 @@ class StreamTaker:
         within these seconds, or a moment, may lack everything: a takeover does not wait for them."""
         assert takeover.end is not None, "the recovery is over"
         completing = Completing(current_term(stream), secrets, pool=self._pool, options=self._options, only_asks=True)
-        fragments = [Fragment(one.first_entry_id, one.bookies, one.length_before) for one in takeover.ended_fragments]
+        fragments = [ledger_fragment(one) for one in takeover.ended_fragments]
         patience = min(max(seconds, _ASK_SECONDS_MIN), self._options.full_copies_patience_seconds)
         owed = await completing.run(fragments, takeover.end.last_entry_id, seconds=patience)
         takeover.on_asked(tuple((one.first_entry_id, one.debt) for one in owed))

@@ -7,7 +7,7 @@ nothing, and nothing is asked of it.
 """
 
 from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
-from octavo.metadata.stream_model import StreamMetadata, StreamState
+from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.ids import EntryId
 
 _STATES = {
@@ -31,7 +31,7 @@ def current_term(stream: StreamMetadata) -> LedgerMetadata:
         ack_quorum=last.ack_quorum,
         fragments=(
             Fragment(EntryId(0), fragments[0].bookies),
-            *(Fragment(one.first_entry_id, one.bookies, one.length_before) for one in fragments),
+            *map(ledger_fragment, fragments),
         ),
         last_entry_id=stream.last_entry_id,
         length=stream.length,
@@ -46,3 +46,8 @@ def current_term(stream: StreamMetadata) -> LedgerMetadata:
         fenced_at=stream.fenced_at,
         fenced_by=stream.fenced_by,
     )
+
+
+def ledger_fragment(fragment: StreamFragment) -> Fragment:
+    """A fragment of a stream as one of the ledger that its term is."""
+    return Fragment(fragment.first_entry_id, fragment.bookies, fragment.length_before)

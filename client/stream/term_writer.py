@@ -16,7 +16,6 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Final
 
-from octavo.client.recover.takeover import quorums_of
 from octavo.client.stream.ensembles import Ensembles
 from octavo.client.stream.own_term import NextTerm, OwnTerm
 from octavo.client.write.adds import internal_error
@@ -139,7 +138,7 @@ class TermWriter(LedgerWriter):
         # Asked first, so that a store that does not answer delays no acknowledgement.
         await self._own_term.refresh()
         present = self.stream.last_fragment
-        return await self._ensembles.next_ones(quorums_of(present), present.bookies)
+        return await self._ensembles.next_ones(present.quorums, present.bookies)
 
     # --- renewal ------------------------------------------------------------------------------------------------------
 
@@ -159,7 +158,7 @@ class TermWriter(LedgerWriter):
     @property
     def quorums(self) -> Quorums:
         """E, Qw and Qa of the term that it writes."""
-        return quorums_of(self.stream.last_fragment)
+        return self.stream.last_fragment.quorums
 
     async def change_quorums(self, quorums: Quorums) -> None:
         """Go on with these quorums, in the next term and on newly placed bookies (rule T13); at once if they are those
@@ -228,7 +227,7 @@ class TermWriter(LedgerWriter):
     async def _bookies_of_next_term(self) -> tuple[BookieId, ...]:
         present = self.stream.last_fragment
         try:
-            return await self._ensembles.reachable(quorums_of(present), present.bookies)
+            return await self._ensembles.reachable(present.quorums, present.bookies)
         except (NotEnoughBookiesError, MetadataUnavailableError):
             return present.bookies  # they may be back before an add has waited too long
 

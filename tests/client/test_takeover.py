@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from octavo.client.recover.ledger_recovery import LedgerRecovery
-from octavo.client.recover.takeover import PAUSE_TAKEOVERS, Phase, Takeover, pause_seconds, quorums_of
+from octavo.client.recover.takeover import PAUSE_TAKEOVERS, Phase, Takeover, pause_seconds
 from octavo.client.write.ensemble_changes import Commit
 from octavo.metadata.changes import Refuse, Settled
 from octavo.metadata.debts import NO_DEBT, Debt, FullCopies
@@ -596,4 +596,4 @@ def test_many_that_take_over_in_any_order_open_each_term_once() -> None:
 
 
 def test_quorums_are_those_of_the_fragment() -> None:
-    assert quorums_of(stream().last_fragment) == THREE
+    assert stream().last_fragment.quorums == THREE

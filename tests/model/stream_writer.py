@@ -11,7 +11,6 @@ from model.exchange import FENCED, Message
 from model.pipeline_writer import PipelineWriter
 from model.replication import Replication
 from model.sealing import sealer
-from octavo.client.recover.takeover import quorums_of
 from octavo.client.write.ensemble_changes import Commit
 from octavo.metadata.stream_changes import ChangeFragment, Rest, StreamChange, TermEnd
 from octavo.metadata.stream_model import StreamMetadata, position_in
@@ -67,7 +66,7 @@ class StreamWriter(PipelineWriter):
         fragment = self._metadata.last_fragment
         return self.make_replication(
             self.index,
-            quorums_of(fragment),
+            fragment.quorums,
             fragment.bookies,
             bookies=bookies,
             term=self.term,
