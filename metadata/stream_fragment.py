@@ -91,7 +91,7 @@ class Fragments(tuple[StreamFragment, ...]):
         for fragment in made:
             _check_fragment(fragment)
         for one, following in pairwise(made):
-            problem = _following_problem(one, following)
+            problem = following_problem(one, following)
             if problem is not None:
                 raise ValueError(f"the fragment from position {following.first_position} {problem}")
         return made
@@ -117,7 +117,7 @@ def _check_fragment(fragment: StreamFragment) -> None:
         raise ValueError(f"{where} has no key")
 
 
-def _following_problem(one: StreamFragment, following: StreamFragment) -> str | None:
+def following_problem(one: StreamFragment, following: StreamFragment) -> str | None:
     """Why ``following`` cannot follow ``one``; None when it can."""
     positions = following.first_position - one.first_position
     places = following.first_entry_id - one.first_entry_id
