@@ -70,8 +70,8 @@ class ClientOptions:
 
     frame_interval_seconds: float = 0.0
     """Shortest time between a frame with several adds and the next frame with few. 0: adds wait for each other only
-    while a frame is under way, and in a flow of adds until 1.25 ms after the frame before. At steady rates, more than
-    that, as 0.002, saves processor time of the client and of the bookies; an add waits up to so much longer (decision
+    while a frame is under way, and in a flow of adds until 2 ms after the frame before. At steady rates, more than
+    that, as 0.004, saves processor time of the client and of the bookies; an add waits up to so much longer (decision
     017). A caller that adds one entry after another is never held back."""
 
     retained_bytes_max: int = 8 * _MIB

@@ -21,7 +21,7 @@ adds themselves are the clock: the first one that comes after the interval takes
 when they are answered add nothing while a frame is under way, and wait for nothing. Some of them may be out of step;
 then few come after the acknowledgement, waiting is in vain, and it is given up for a while.
 
-An application that would rather save processor time than half a millisecond sets the shortest time between two frames
+An application that would rather save processor time than time sets the shortest time between two frames
 (``frame_interval_seconds`` of :class:`~octavo.client.options.ClientOptions`). It holds back adds only behind a frame
 that carried several: a caller that adds one entry after another, each alone in its frame, still waits for nothing.
 
@@ -35,9 +35,9 @@ from typing import Final
 FRAMES_UNDER_WAY_MAX: Final = 1
 """Frames under way from which on small ones wait."""
 
-WAIT_SECONDS_MAX: Final = 0.002
-"""Longest time that adds wait for later ones. Only adds behind a frame whose acknowledgement takes longer wait so
-long."""
+WAIT_SECONDS_MAX: Final = 0.003
+"""Longest time that adds wait for later ones: longer than :data:`FLOW_INTERVAL_SECONDS` by what a timer that counts
+whole milliseconds may be early. Only adds behind a frame whose acknowledgement takes longer wait so long."""
 
 ENTRIES_MAX: Final = 64
 """This number of entries is sent at once: their seals and futures cost the client several times what a frame costs."""
@@ -45,9 +45,9 @@ ENTRIES_MAX: Final = 64
 BYTES_MAX: Final = 64 * 1024
 """This number of bytes is sent at once: they take a bookie and its disk longer than a frame costs."""
 
-FLOW_INTERVAL_SECONDS: Final = 0.00125
-"""Time from one frame of a flow to the next. Measured: half of the processor time of frames that leave at once, for a
-median latency that is no longer (decision 017)."""
+FLOW_INTERVAL_SECONDS: Final = 0.002
+"""Time from one frame of a flow to the next. Measured: half of the processor time of frames that leave at once, for
+about the same median latency (decision 017)."""
 
 FLOW_ADDS_MIN: Final = 2
 """So many adds that come while a frame is under way are a flow."""
