@@ -177,6 +177,8 @@ class OpenTerm:
     """A random token of this takeover and of no other."""
     fragment: StreamFragment
     """The next term's first one; see :meth:`StreamMetadata.with_next_term` for what of it counts."""
+    first_position_min: int = 0
+    """The next term does not begin below; see there, too."""
 
     def decide(self, current: StreamMetadata) -> StreamDecision:
         term = self.base.term
@@ -192,7 +194,7 @@ class OpenTerm:
         return self._opened(current)
 
     def _opened(self, ended: StreamMetadata) -> StreamDecision:
-        return _grown(ended.with_next_term(self.owner, self.fragment))
+        return _grown(ended.with_next_term(self.owner, self.fragment, first_position_min=self.first_position_min))
 
 
 @dataclass(frozen=True, slots=True)

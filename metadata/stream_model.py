@@ -315,10 +315,13 @@ class StreamMetadata:
         self._check_unfinished()
         return replace(self, state=StreamState.AT_REST, last_entry_id=last_entry_id, length=length)
 
-    def with_next_term(self, owner: str, fragment: StreamFragment) -> Self:
+    def with_next_term(self, owner: str, fragment: StreamFragment, *, first_position_min: int = 0) -> Self:
         """The stream at rest, with the next term opened by ``owner`` (rule T5). Of ``fragment`` the ensemble, quorums,
         key, time and :attr:`~StreamFragment.leader_term` are taken; its first place, first position and length follow
         from the end. A last fragment that is empty goes.
+
+        ``first_position_min``: the term does not begin below. If it is above the position that follows from the end,
+        what lies below was truncated and the end was lost: all other fragments go (rule P7).
 
         Raises :class:`LedgerClosedError`, and :class:`InvalidArgumentError` in a state without an end.
         """
@@ -332,11 +335,14 @@ class StreamMetadata:
         first = replace(
             fragment,
             first_entry_id=place(self.next_term, 0),
-            first_position=end + 1,
+            first_position=max(end + 1, first_position_min),
             length_before=self.length,
             opened_at_ms=max(fragment.opened_at_ms, last.opened_at_ms),
             debt=None,
         )
+        start, pages, start_entry_id = self.start, self.pages, self.start_entry_id
+        if first.first_position > end + 1:
+            kept, start, pages, start_entry_id = (), first.first_position, (), None
         return replace(
             self,
             state=StreamState.OPEN,
@@ -344,6 +350,9 @@ class StreamMetadata:
             terms_skipped=0,
             owner=owner,
             fragments=(*kept, first),
+            start=start,
+            pages=pages,
+            start_entry_id=start_entry_id,
             last_entry_id=None,
             length=0,
             fenced_at=None,

@@ -131,6 +131,9 @@ class AppendSegment:
             known = known.without_trailing_empty_segments()
         before = known.newest
         first = known.known_stop if before is None else before.stop_position
+        if self.is_takeover and first is not None:
+            # Above what is left of a log whose end was lost, and which was truncated higher up (rule P7).
+            first = max(first, known.first_position)
         segment = Segment(self.ledger_id, self.term, self.owner, self.created_at_ms, first)
         return Write(known.with_segment(segment))
 

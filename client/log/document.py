@@ -211,7 +211,8 @@ class LogDocument:
                 raise InvalidArgumentError(
                     f"log {self.name}: segment {at} of {len(self.segments)} has no first position"
                 )
-            if known_until is not None and segment.first_position not in (None, known_until):
+            first = segment.first_position
+            if first is not None and known_until is not None and not self._follows(first, known_until):
                 raise InvalidArgumentError(
                     f"log {self.name}: segment {at} begins at {segment.first_position}, the one before ends at "
                     f"{known_until}"
@@ -219,6 +220,11 @@ class LogDocument:
             known_until = segment.stop_position
             if not last and known_until is None and at < len(self.segments) - 2:
                 raise InvalidArgumentError(f"log {self.name}: two segments before the newest are not closed")
+
+    def _follows(self, first: int, stop: int) -> bool:
+        """Whether a segment may begin at ``first`` after one that ends at ``stop``. Positions between them were lost,
+        and truncated (rule P7)."""
+        return first == stop or stop < first <= self.first_position
 
     # --- what is known ------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from octavo.client.log.names import list_document
 from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log, log_term
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
-from octavo.client.log.update import explain_missing, read_root
+from octavo.client.log.update import explain_missing, read_log_and_stream, read_root
 from octavo.client.log.writer import LogWriter
 from octavo.client.stream.streams import NewTermSegment, checked_secrets
 from octavo.client.stream.term_segment import TermSegment
@@ -97,9 +97,11 @@ class StreamLead:
         async with self._access.pacing.turn():
             for attempt in range(_ATTEMPTS_MAX):
                 if attempt:
-                    stream = await self._read()
+                    self._document, stream = await read_log_and_stream(self._access.store, self._document)
                 try:
-                    self.active = await self._open(stream, sealed_at_ms_min=0)
+                    self.active = await self._open(
+                        stream, sealed_at_ms_min=0, first_position_min=self._document.first_position
+                    )
                 except TermOverError:
                     continue  # a rival's success; the next attempt pauses first (rule T10)
                 self.term = log_term(self.active.writer.stream.last_fragment.first_term)
@@ -108,13 +110,19 @@ class StreamLead:
         raise self._not_leader("other clients have taken it over again and again")
 
     async def _open(
-        self, stream: Versioned[StreamMetadata], *, sealed_at_ms_min: int, from_itself: bool = False
+        self,
+        stream: Versioned[StreamMetadata],
+        *,
+        sealed_at_ms_min: int,
+        first_position_min: int = 0,
+        from_itself: bool = False,
     ) -> StreamSegment:
         """Take the stream over. Raises :class:`TermOverError` if a rival has got ahead."""
         segment = StreamSegment(self._ledger_id)
         wanted = NewTermSegment(
             self._token,
             sealed_at_ms_min,
+            first_position_min,
             on_acknowledged=segment.acknowledged,
             on_full=segment.full,
             on_failure=segment.failed,
@@ -264,7 +272,8 @@ async def take_over_stream(
 ) -> LogWriter:
     """Take over a log that is a stream, and give its writer. Raises as ``Log.lead``, and :class:`UnauthorizedError`
     before anything is fenced."""
-    stream = await read_root(access.store, document)
+    # The document as it is now: another client may have truncated the log since this handle saw it.
+    document, stream = await read_log_and_stream(access.store, document)
     lead = StreamLead(access, document, checked_secrets(stream.value, password), upkeep=upkeep, on_root=on_root)
     await lead.take_over(stream)
     return LogWriter(access, lead, lease=lease, on_close=on_close)

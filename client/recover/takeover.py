@@ -257,14 +257,17 @@ class Takeover:
         elif self.end is not None:
             self.phase = Phase.ENDED
 
-    def open_term(self, bookies: tuple[BookieId, ...], opened_at_ms: int, *, leader_term: int = 0) -> OpenTerm:
+    def open_term(
+        self, bookies: tuple[BookieId, ...], opened_at_ms: int, *, leader_term: int = 0, first_position_min: int = 0
+    ) -> OpenTerm:
         """The change that gives the term its end and opens the next one on these bookies (rule T5). ``leader_term``:
-        for a client that takes over from itself (:attr:`StreamFragment.leader_term`)."""
+        for a client that takes over from itself (:attr:`StreamFragment.leader_term`). ``first_position_min``: the next
+        term does not begin below (rule P7)."""
         assert self.unread_entry is None, "the time of the last entry is known"
         end, fragments = self._decide(), self._dated_fragments()
         opened_at_ms = max(opened_at_ms, self._last_sealed_at_ms)
         fragment = replace(self.base, bookies=bookies, opened_at_ms=opened_at_ms, leader_term=leader_term)
-        return OpenTerm(self.base, fragments, end, self._owner, fragment)
+        return OpenTerm(self.base, fragments, end, self._owner, fragment, first_position_min)
 
     def lay_to_rest(self) -> LayToRest:
         """The change that gives the term its end, for a client that wants no term of its own (rule T8)."""

@@ -34,6 +34,8 @@ class NewTermSegment:
     """Gives random tokens by which the log's leader knows its own terms."""
     sealed_at_ms_min: int
     """Of a leader that takes over from itself: the time that it has sealed last (rule P10)."""
+    first_position_min: int
+    """The term does not begin below this position (rule P7)."""
     on_acknowledged: Callable[[int], None]
     """Told the last place each time more is acknowledged."""
     on_full: Callable[[int, int], None]
@@ -177,6 +179,7 @@ class Streams:
             owner=segment.token(),
             from_itself=from_itself,
             not_before_ms=segment.sealed_at_ms_min if from_itself else None,
+            first_position_min=segment.first_position_min,
         )
         writer = segment_kind(opened.value)(
             opened,

@@ -77,11 +77,13 @@ class StreamTaker:
         owner: str | None = None,
         from_itself: bool = False,
         not_before_ms: int | None = 0,
+        first_position_min: int = 0,
     ) -> Versioned[StreamMetadata]:
         """Take the stream over from the term in these metadata, and return it with a new term, which is this client's
         alone. ``owner``: a random token for this takeover and no other; by default one is drawn. ``from_itself``: the
         term is the client's own, and it is over for it if another client has opened one since. ``not_before_ms``: the
         new term is not noted as begun before that; None: not before the last entry was sealed (rule P10).
+        ``first_position_min``: nor does it begin below this position (rule P7).
 
         Raises :class:`TermOverError` if another client has got ahead: after that the next call pauses first (rule
         T10). Raises :class:`LedgerClosedError` for a stream that will have no other term,
@@ -94,7 +96,12 @@ class StreamTaker:
         takeover = Takeover(owner or self._token(), wants_time=not_before_ms is None)
         try:
             return await self._attempts(
-                takeover, stream, secrets, from_itself=from_itself, not_before_ms=not_before_ms or 0
+                takeover,
+                stream,
+                secrets,
+                from_itself=from_itself,
+                not_before_ms=not_before_ms or 0,
+                first_position_min=first_position_min,
             )
         except TermOverError:
             self._not_before[ledger_id] = loop.time() + pause_seconds(loop.time() - started, self._rng.random())
@@ -108,6 +115,7 @@ class StreamTaker:
         *,
         from_itself: bool,
         not_before_ms: int,
+        first_position_min: int,
     ) -> Versioned[StreamMetadata]:
         ledger_id, own = stream.value.ledger_id, stream.value.last_fragment
         for _ in range(_ATTEMPTS_MAX):
@@ -117,6 +125,7 @@ class StreamTaker:
                 secrets,
                 leader_term=own.first_term if from_itself else 0,
                 not_before_ms=not_before_ms,
+                first_position_min=first_position_min,
             )
             if opened is not None:
                 return opened
@@ -133,6 +142,7 @@ class StreamTaker:
         *,
         leader_term: int,
         not_before_ms: int,
+        first_position_min: int,
     ) -> Versioned[StreamMetadata] | None:
         """One attempt; None if the stream must be read again."""
         asked_at = asyncio.get_running_loop().time()
@@ -142,7 +152,12 @@ class StreamTaker:
         begun, bookies = ended
         await self._read_unread(takeover, begun.value, secrets)
         bookies = await self._ensembles.reachable(takeover.base.quorums, bookies, asked_at=asked_at)
-        opening = takeover.open_term(bookies, max(self._now_ms(), not_before_ms), leader_term=leader_term)
+        opening = takeover.open_term(
+            bookies,
+            max(self._now_ms(), not_before_ms),
+            leader_term=leader_term,
+            first_position_min=first_position_min,
+        )
         opened = await self._change(takeover, begun, opening)
         if opened is not None:
             takeover.on_opened(opened.value)

@@ -301,6 +301,20 @@ def test_paging_is_due_when_the_tail_has_many_fragments_or_many_bytes() -> None:
     assert paging_is_due(tail_of(30))
 
 
+def test_a_term_that_begins_above_what_is_left_leaves_nothing_of_it() -> None:
+    last = ROOT.last_fragment
+    rested = ROOT.at_rest(EntryId(last.first_entry_id + 2), last.length_before + 3)
+    position = last.first_position + 3
+    following = rested.with_next_term("x", last, first_position_min=position)
+    assert following == rested.with_next_term("x", last)
+    opened = rested.with_next_term("x", last, first_position_min=position + 4)
+    assert (opened.start, opened.pages, opened.start_entry_id) == (position + 4, (), None)
+    (fragment,) = opened.fragments
+    assert fragment == replace(following.last_fragment, first_position=position + 4)
+    assert opened.start_place == place(opened.term, 0)
+    assert decode_stream(SEVEN, encode_stream(opened)) == opened
+
+
 def grown(count: int, fragments: tuple[StreamFragment, ...] | None = None) -> tuple[StreamMetadata, dict[str, Page]]:
     """A stream that is paged out whenever that is due while it grows, and the pages by name."""
     fragments = many_fragments(count) if fragments is None else fragments
