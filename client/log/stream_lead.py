@@ -29,7 +29,7 @@ from octavo.client.stream.term_segment import TermSegment
 from octavo.client.write.writer import DRAIN_SHARE
 from octavo.metadata.paging import tidy_stream
 from octavo.metadata.store import Lease, Versioned
-from octavo.metadata.stream_model import StreamMetadata
+from octavo.metadata.stream_model import StreamMetadata, StreamState
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import (
     LedgerClosedError,
@@ -227,9 +227,19 @@ class StreamLead:
         if lacking is not None:
             raise lacking
         try:
-            await self.active.writer.close()
+            try:
+                await self.active.writer.close()
+            except TermOverError:
+                await self._rest_from_takeover()
         except OctavoError as error:
             log.warning("log %s: its stream was not laid to rest: %s", self.name, error.message)
+
+    async def _rest_from_takeover(self) -> None:
+        """Another client has begun to take over. It may have died: then nobody else would find the end, and readers
+        would wait for what was acknowledged last. If it goes on, it opens its term from rest."""
+        stream = await self._read_own()
+        if stream.value.state is StreamState.IN_RECOVERY:
+            await self._access.streams.lay_to_rest(stream, self._secrets)
 
     def lacking_copies(self) -> OctavoError | None:
         """As :meth:`LogLead.lacking_copies`."""

@@ -526,7 +526,7 @@ class LogWriter(AddFront, Closable):
 
     async def _close_log(self, deadline: float) -> None:
         """Give the log an end, so that the next leader has nothing to recover."""
-        if self._life in (Life.WRITING, Life.LOST):
+        if self._life is not Life.ENDED:
             async with self._turns:
                 await self._lead.rest(deadline - self._loop.time())
 

@@ -195,6 +195,10 @@ class Streams:
         self._on_segment(writer)
         return writer
 
+    async def lay_to_rest(self, stream: Versioned[StreamMetadata], secrets: LedgerSecrets) -> None:
+        """Give the term in these metadata its end, and open no other one. Raises as :meth:`StreamTaker.lay_to_rest`."""
+        await self._taker.lay_to_rest(stream, secrets)
+
 
 def checked_secrets(stream: StreamMetadata, password: bytes) -> LedgerSecrets:
     """The secrets of a stream. Raises :class:`UnauthorizedError` for a wrong password (rule F0)."""
