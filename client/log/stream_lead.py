@@ -235,8 +235,8 @@ class StreamLead:
             log.warning("log %s: its stream was not laid to rest: %s", self.name, error.message)
 
     async def _rest_from_takeover(self) -> None:
-        """Another client has begun to take over. It may have died: then nobody else would find the end, and readers
-        would wait for what was acknowledged last. If it goes on, it opens its term from rest."""
+        """Another client has begun to take over. It may have died: then readers would wait for what was
+        acknowledged last until the next leader finds the end. If it goes on, it opens its term from rest."""
         stream = await self._read_own()
         if stream.value.state is StreamState.IN_RECOVERY:
             await self._access.streams.lay_to_rest(stream, self._secrets)
