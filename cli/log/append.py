@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 WAITING_NOTED_SECONDS = 1.0
 """How long a command waits for the lead before it says on standard error that it waits."""
 
+INTERRUPTED_SECONDS = 10.0
+"""How long a command that is interrupted waits for the acknowledgements of the lines that it has read."""
+
 
 @dataclass(slots=True)
 class AppendReport:
@@ -134,13 +137,15 @@ async def append_lines(
     report: AppendReport,
     *,
     progress: "Progress",
+    interrupted_seconds: float = INTERRUPTED_SECONDS,
 ) -> None:
     """Add each line of ``source``; returns once the last is acknowledged. ``report`` is told of lines as they are
     acknowledged, while the source is open.
 
     Lines that have been read are added though the call is cancelled or the source fails: their acknowledgements are
-    awaited first. Raises what reading and adding raise, :class:`EntryTooLargeError` naming the line;
-    :class:`NotLeaderError` as soon as the lead is lost, also while the source is silent.
+    awaited first, by a call that is cancelled for at most ``interrupted_seconds``. Raises what reading and adding
+    raise, :class:`EntryTooLargeError` naming the line; :class:`NotLeaderError` as soon as the lead is lost, also while
+    the source is silent.
     """
     adding: list[asyncio.Task[None]] = []
     file_bytes = 0
@@ -170,7 +175,22 @@ async def append_lines(
         raise next(in_doubt, error) from None
     finally:
         lost.cancel()
-        await finish(asyncio.gather(*adding, return_exceptions=True))
+        await _wait_acknowledged(adding, report, interrupted_seconds)
+
+
+async def _wait_acknowledged(adding: list[asyncio.Task[None]], report: AppendReport, seconds: float) -> None:
+    """Wait for what was read before the command was interrupted. Where no add can be acknowledged, as while all bookies
+    are full, the command ends all the same."""
+    if not adding:
+        return
+    _, pending = await finish(asyncio.wait(adding, timeout=seconds))
+    for task in adding:
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    if pending:
+        shown = f"`octavo log show {report.name}` tells where the log ends"
+        if report.end is not None:
+            shown = f"`octavo log read {report.name} --first {report.end}` shows them"
+        print_error(f"the last lines were not acknowledged within {seconds:g} s; some may have been added: {shown}")
 
 
 async def _unless_lost(source: "ByteSource", lost: asyncio.Future[Any], writer: "LogWriter") -> bytes:

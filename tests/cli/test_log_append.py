@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from octavo.cli.ledger.lines import LineSplitter
-from octavo.cli.log.append import AppendReport, append_lines
+from octavo.cli.log.append import INTERRUPTED_SECONDS, AppendReport, append_lines
 from octavo.cli.log.standard_input import InterruptibleInput
 from octavo.cli.session import CommandError, describe
 from octavo.protocol.errors import EntryTooLargeError, NotLeaderError
@@ -38,8 +38,22 @@ class Input:
         return b""
 
 
-async def append(writer: octavo.LogWriter, source: Input, report: AppendReport, *, line_bytes_max: int = 100) -> None:
-    await append_lines(writer, source, LineSplitter(line_bytes_max), report, progress=lambda _done, _text="": None)
+async def append(
+    writer: octavo.LogWriter,
+    source: Input,
+    report: AppendReport,
+    *,
+    line_bytes_max: int = 100,
+    interrupted_seconds: float = INTERRUPTED_SECONDS,
+) -> None:
+    await append_lines(
+        writer,
+        source,
+        LineSplitter(line_bytes_max),
+        report,
+        progress=lambda _done, _text="": None,
+        interrupted_seconds=interrupted_seconds,
+    )
 
 
 def quiet() -> AppendReport:
@@ -117,6 +131,30 @@ async def test_cancelling_waits_for_the_lines_that_were_read() -> None:
         with pytest.raises(asyncio.CancelledError):
             await appending
         assert str(report) == "2 entries at positions 0 to 1"
+
+
+@pytest.mark.parametrize("acknowledged", [0, 1])
+async def test_cancelling_does_not_wait_for_ever(acknowledged: int, capsys: pytest.CaptureFixture[str]) -> None:
+    async with led_log(close_timeout_seconds=30.0) as (cluster, _, _, writer):
+        report = quiet()
+        for _ in range(acknowledged):
+            await append(writer, Input([b"a\n"]), report)
+        for bookie in cluster.bookies:
+            bookie.hold(Op.ADD)
+        source = Input([b"b\nc\n"], silent=True)
+        appending = asyncio.ensure_future(append(writer, source, report, interrupted_seconds=0.05))
+        await source.asked_in_vain.wait()
+        await cluster.bookies[0].received(Op.ADD, acknowledged + 1)
+        appending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(appending, WAIT_SECONDS)
+        shown = f"log read {report.name} --first 1` shows them" if acknowledged else f"log show {report.name}` tells"
+        assert (
+            f"were not acknowledged within 0.05 s; some may have been added: `octavo {shown}" in capsys.readouterr().err
+        )
+        for bookie in cluster.bookies:
+            bookie.release(Op.ADD)
+        await writer.flush()
 
 
 async def test_a_lost_lead_ends_a_silent_input_and_tells_of_the_add_in_doubt() -> None:
