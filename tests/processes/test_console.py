@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -69,7 +70,10 @@ class Shown(NamedTuple):
 
 @pytest.fixture(scope="module")
 def shown(module_folder: Path) -> Iterator[Shown]:
-    with Up(module_folder / "cluster") as up:
+    # A second try of a fixture that failed must not find the logs and the browser's profile of the first one: its own
+    # failure would hide what went wrong.
+    folder = Path(tempfile.mkdtemp(dir=module_folder))
+    with Up(folder / "cluster") as up:
         up.wait_ready()
         added = up.run(
             "ledger",
@@ -103,7 +107,7 @@ def shown(module_folder: Path) -> Iterator[Shown]:
             leader.stdin.flush()
             place = json.loads(console.stdout.readline())
             changed = asyncio.run(prepare(up.uri))
-            with Browser(module_folder / "browser") as browser:
+            with Browser(folder / "browser") as browser:
                 browser.open(f"{place['url']}#token={place['token']}")
                 browser.wait_for("The cluster is healthy", "#health")
                 yield Shown(up, browser, place["url"], place["token"], ledger, changed)
