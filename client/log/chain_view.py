@@ -284,6 +284,22 @@ class ChainView:
                 return
             place = following
 
+    async def end_now(self, enough: int) -> int:
+        """As :meth:`LogView.end_now`. What was heard of a ledger holds as long as it is open."""
+        await self.read_metadata()
+        anew = ChainView(self._access, self.document, self._password, reach_of=self._heard_of)
+        try:
+            if anew.end < enough:
+                await anew.learn_end()
+        finally:
+            await anew.close()
+        self.saw_end(anew.end)
+        return anew.end
+
+    def _heard_of(self, ledger_id: LedgerId) -> Reach | None:
+        reach, reader = self._reach_of(ledger_id), self._readers.get(ledger_id)
+        return reach if reach is not None or reader is None else Reach(_entries_of(reader), is_final=False)
+
     def reading(self, place: LayoutPlace) -> AbstractAsyncContextManager[LedgerReader]:
         """A reader of the segment; see :meth:`using`."""
         return self.using(place.ledger_id)

@@ -297,15 +297,17 @@ class Log(Closable):
         """Remove all entries below ``before`` for readers. Disk space is freed by whole segments. A position below the
         log's beginning changes nothing.
 
-        Raises :class:`InvalidArgumentError` for a position beyond the end.
+        Raises :class:`InvalidArgumentError` for a position beyond the end, :class:`NoSuchLogError`, and
+        :class:`QuorumLostError` when no bookie of the last segment answers and the metadata alone do not tell.
         """
         if type(before) is not int or before < 0:
             raise InvalidArgumentError(f"a log is truncated before a position from 0 on, not {before!r}")
-        if before > self._view.end:
-            await self.refresh()
         self._view.check_open()
-        if before > self._view.end:
-            raise InvalidArgumentError(f"log {self.name}: {before} is beyond its end, {self._view.end}")
+        # Not by the end that the handle remembers: an operator may have accepted the loss of what lies before it, and a
+        # leader may add there now.
+        end = await self._view.end_now(before)
+        if before > end:
+            raise InvalidArgumentError(f"log {self.name}: {before} is beyond its end, {end}")
         if before <= self.first_position:
             return
         await self._layout.truncate(before)

@@ -117,6 +117,7 @@ class StreamView:
         self.root = root
         """The metadata of the stream, likewise."""
         self._pages = StreamPages(access.store)
+        self._password = password
         self._secrets = derive_secrets(password, document.ledger_id)
         self._keys_checked: set[int] = set()
         self.end = 0
@@ -364,6 +365,19 @@ class StreamView:
             except NoSuchLedgerError as error:
                 await self.explain_missing(place.piece.first_position, error)
         raise InternalError(f"log {self.name}: its end moves faster than it can be found")
+
+    async def end_now(self, enough: int) -> int:
+        """As :meth:`LogView.end_now`. What was heard of a term holds as long as it goes on."""
+        await self.read_metadata()
+        anew = StreamView(self._access, self.document, self.root, self._password, reach=self._reach)
+        anew._confirmed = self._confirmed
+        try:
+            if anew.end < enough:
+                await anew.learn_end()
+        finally:
+            await anew.close()
+        self.saw_end(anew.end)
+        return anew.end
 
     def _learn_confirmed(self, place: StreamPlace, reader: LedgerReader) -> None:
         last = reader.last_add_confirmed

@@ -9,6 +9,7 @@ import pytest
 from octavo.client.log.logs import Layout
 from octavo.metadata.model import LedgerState
 from octavo.metadata.stream_model import StreamMetadata
+from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.places import place
 from support.log_cluster import LogCluster, collect, open_log_cluster
@@ -88,6 +89,27 @@ async def test_without_a_truncation_positions_follow_from_what_is_left(logs: Log
     async with successor.take_over() as leader:
         assert await leader.add(b"a") == LEFT
     assert await collect(successor, LEFT - 1, LEFT + 1) == [b"4", b"a"]
+
+
+async def test_a_handle_that_remembers_what_is_lost_does_not_truncate_above_what_is_left(logs: LogCluster) -> None:
+    log = await logs.log()
+    writer = await log.take_over()
+    for number in range(10):
+        await writer.add(str(number).encode())
+    remembers = await (await logs.client()).open_log("orders")
+    assert await remembers.refresh() == 10
+    await lose_end(logs)
+    with pytest.raises(InvalidArgumentError, match="8 is beyond its end, 5"):
+        await remembers.truncate(8)
+    successor = await (await logs.client()).open_log("orders")
+    async with successor.take_over() as leader:
+        assert await leader.add(b"a") == LEFT
+        for handle in (remembers, log, successor):
+            with pytest.raises(InvalidArgumentError, match="8 is beyond its end"):
+                await handle.truncate(8)
+        await remembers.truncate(LEFT)
+        await leader.add(b"b")
+    assert await collect(successor, LEFT, LEFT + 2) == [b"a", b"b"]
 
 
 async def test_what_is_added_after_a_loss_is_read_and_stays(logs: LogCluster) -> None:
