@@ -68,6 +68,13 @@ async def connected(options: ClusterOptions) -> AsyncIterator[Client]:
         yield client
 
 
+async def catch_up_with_metadata(client: Client) -> None:
+    """After this call the client sees every change of the metadata that was made before it, also from a server that
+    lags. Costs a write to the store, so it is for a task about to take something for lost (rule M3). Raises
+    :class:`MetadataUnavailableError`."""
+    await client._store.confirm_absent([LedgerId(0)])  # of any ledger: what counts is that the store has to be current
+
+
 async def metadata_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGenerator[LedgerMetadata]:
     """The metadata of these ledgers, in order, read ahead concurrently. Deleted ledgers and streams are left out."""
 

@@ -1,7 +1,15 @@
-"""The read task: reads ranges of entries and yields Arrow record batches, in bounded memory."""
+"""The read task: reads ranges of entries and yields Arrow record batches, in bounded memory.
+
+A task that reads metadata from a server that lags does not see ledgers, terms and bookies that the plan has seen, and
+would take entries that exist for lost. So the first loss that a task meets is not believed: the task catches up with
+the metadata (:func:`octavo.pipeline.cluster.catch_up_with_metadata`), opens the log or ledger again and reads on from
+the same entry. From then on its metadata are newer than the plan, and what is lost is lost. That costs one more
+try for each task, whatever the number of losses. A truncation is believed at once: the beginning of a log never goes
+back.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +19,7 @@ from octavo.client.log.log import Log
 from octavo.client.read.reader import EntryBatch, LedgerReader
 from octavo.client.read.terms import PieceMovedError
 from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected, open_reader
+from octavo.pipeline.cluster import catch_up_with_metadata, connected, open_reader
 from octavo.pipeline.columns import entries_as_arrow, gap_as_arrow
 from octavo.pipeline.errors import DataLossError, brief_errors
 from octavo.pipeline.log_scan import open_log
@@ -89,43 +97,78 @@ async def read_ranges(task: ReadTask) -> AsyncGenerator[pa.RecordBatch]:
     Raises :class:`DataLossError` for an unreadable entry, naming the ledger, the entry and each bookie's answer; with
     ``failOnDataLoss=false`` the entry becomes a row without a value.
     """
-    async with connected(task.cluster) as client, AsyncExitStack() as stack:
-        log = await stack.enter_async_context(await _log_of(client, task)) if task.through_log else None
+    async with connected(task.cluster) as client, aclosing(read_with(client, task)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def read_with(client: Client, task: ReadTask) -> AsyncGenerator[pa.RecordBatch]:
+    """As :func:`read_ranges`, with a client that is there."""
+    source = _Source(client, task)
+    try:
         for wanted in task.ranges:
-            async with aclosing(_read_range(client, wanted, task, log)) as batches:
+            async with aclosing(_read_range(source, wanted, task)) as batches:
                 async for batch in batches:
                     yield batch
+    finally:
+        await source.close()
 
 
-async def _log_of(client: Client, task: ReadTask) -> Log:
-    assert task.log is not None, "entries that are read through a log are of one"
-    try:
-        return await open_log(client, task.log, task.cluster)
-    except NoSuchLogError as error:
-        raise DataLossError(f"{error.message}: it has been deleted since the query was planned") from error
+class _Source:
+    """Opens what a task reads, and knows whether a loss is to be believed (see the module)."""
+
+    def __init__(self, client: Client, task: ReadTask) -> None:
+        self._client = client
+        self._task = task
+        self._log: Log | None = None
+        self._has_caught_up = False
+
+    def believes(self, error: Exception) -> bool:
+        """Whether entries are lost because this error says so."""
+        return self._has_caught_up or isinstance(error, TruncatedError)
+
+    async def catch_up(self) -> None:
+        """See to it that whatever is opened from now on is not older than the plan. Raises
+        :class:`MetadataUnavailableError`."""
+        await catch_up_with_metadata(self._client)
+        self._has_caught_up = True
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the log, if it is open."""
+        log, self._log = self._log, None
+        if log is not None:
+            await log.close()
+
+    @asynccontextmanager
+    async def reader_of(self, wanted: EntryRange) -> AsyncIterator[tuple[int, LedgerReader]]:
+        """A reader of a range or of its beginning, and the last entry that it gives."""
+        if not self._task.through_log:
+            async with await open_reader(self._client, wanted.ledger_id, self._task.cluster) as reader:
+                yield wanted.last, reader
+        else:
+            # The planning of the query has found that the range is below the end.
+            log = await self._opened_log()
+            async with log.reader_at(wanted.base + wanted.first) as (extent, reader):
+                yield min(wanted.last, extent.last - extent.base), reader
+
+    async def _opened_log(self) -> Log:
+        assert self._task.log is not None, "entries that are read through a log are of one"
+        if self._log is None:
+            try:
+                self._log = await open_log(self._client, self._task.log, self._task.cluster)
+            except NoSuchLogError as error:
+                if not self.believes(error):
+                    raise
+                raise DataLossError(f"{error.message}: it has been deleted since the query was planned") from error
+        return self._log
 
 
-@asynccontextmanager
-async def _reader_of(
-    client: Client, wanted: EntryRange, task: ReadTask, log: Log | None
-) -> AsyncIterator[tuple[int, LedgerReader]]:
-    """A reader of a range or of its beginning, and the last entry that it gives."""
-    if log is None:
-        async with await open_reader(client, wanted.ledger_id, task.cluster) as reader:
-            yield wanted.last, reader
-    else:
-        # The planning of the query has found that the range is below the end.
-        async with log.reader_at(wanted.base + wanted.first) as (extent, reader):
-            yield min(wanted.last, extent.last - extent.base), reader
-
-
-async def _read_range(
-    client: Client, wanted: EntryRange, task: ReadTask, log: Log | None
-) -> AsyncGenerator[pa.RecordBatch]:
+async def _read_range(source: _Source, wanted: EntryRange, task: ReadTask) -> AsyncGenerator[pa.RecordBatch]:
     rest = wanted
     while rest.first <= rest.last:
         try:
-            async with _reader_of(client, rest, task, log) as (last_given, reader):
+            async with source.reader_of(rest) as (last_given, reader):
                 while rest.first <= last_given:
                     made = _record_batches(reader, rest.first, last_given, task.columns, base=rest.base)
                     try:
@@ -134,6 +177,8 @@ async def _read_range(
                                 rest = replace(rest, first=last + 1)
                                 yield batch
                     except QuorumLostError as error:
+                        if not source.believes(error):
+                            raise
                         lost = _lost_of(rest, error)
                         for gap in _gaps(lost, error, task):
                             yield gap
@@ -141,6 +186,9 @@ async def _read_range(
         except PieceMovedError:
             continue  # the log looks for the position anew
         except _LOST as error:
+            if not source.believes(error):
+                await source.catch_up()
+                continue
             lost = _lost_of(rest, error)
             for gap in _gaps(lost, error, task):
                 yield gap

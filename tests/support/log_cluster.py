@@ -10,10 +10,13 @@ from typing import Any
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore
+from octavo.metadata.store import Versioned
 from octavo.metadata.stream_changes import BeginTakeover
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.metadata.update import update_stream
 from octavo.protocol.ids import LedgerId
 from support.fake_bookie import FakeBookie, registered_bookies
+from support.interposed_store import InterposedStore
 from support.metadata_clusters import Cluster as MetadataCluster
 from support.waiting import eventually
 
@@ -57,6 +60,17 @@ class LogCluster:
         )
         return await self.stack.enter_async_context(client)
 
+    async def interposed_client(self, **options: Any) -> tuple[octavo.Client, InterposedStore]:
+        """A client, and the store between it and the real one."""
+        store = InterposedStore(await self.metadata.open())
+        client = Client(
+            store.face,
+            cluster_id=self.cluster_id,
+            options=ClientOptions(**(QUICK | options)),
+            rng=random.Random(next(self._seeds)),
+        )
+        return await self.stack.enter_async_context(client), store
+
     async def log(self, name: str = "orders", **options: Any) -> octavo.Log:
         """A new log, and a handle on it in a client of its own."""
         client = await self.client(**options)
@@ -66,6 +80,15 @@ class LogCluster:
     async def ledgers(self) -> set[int]:
         """The ledgers of the cluster."""
         return {ledger_id async for ledger_id in self.store.list_ledgers()}
+
+    async def stored_root(self) -> Versioned[StreamMetadata]:
+        """The metadata of the only stream, with their version."""
+        (ledger_id,) = await self.ledgers()
+        return await self.store.read_stream(LedgerId(ledger_id))
+
+    async def root(self) -> StreamMetadata:
+        """The metadata of the only stream."""
+        return (await self.stored_root()).value
 
     async def pieces(self) -> set[tuple[int, int]]:
         """What the cluster holds of logs and truncation removes: the ledgers of chains, the fragments of streams."""
