@@ -20,10 +20,11 @@ from model.published_settings import DEFECTS, PUBLISHED_JOBS
 from model.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
 from model.settings import JOBS
 from model.stream_settings import STREAM_CANARIES, STREAM_JOBS
+from model.term_books_settings import BOOKS_CANARIES, BOOKS_JOBS
 from model.world import World
 
-ALL_JOBS = (*JOBS, *REPAIR_JOBS, *STREAM_JOBS)
-ALL_CANARIES = (*CANARIES, *REPAIR_CANARIES, *STREAM_CANARIES)
+ALL_JOBS = (*JOBS, *REPAIR_JOBS, *STREAM_JOBS, *BOOKS_JOBS)
+ALL_CANARIES = (*CANARIES, *REPAIR_CANARIES, *STREAM_CANARIES, *BOOKS_CANARIES)
 
 type Report = tuple[bool, str]
 """Whether the check passed, and the lines to print."""

@@ -25,8 +25,10 @@ from model.exchange import (
     Found,
     Hello,
     Lac,
+    Lacks,
     MarkSure,
     Message,
+    Missing,
     Read,
     ReadLac,
     Refused,
@@ -123,7 +125,7 @@ class Bookie:
             return not request.deferred and any(
                 header_of(sealed).entry_id in state.unsynced for sealed in request.entries
             )
-        if isinstance(request, Force):
+        if isinstance(request, Force | Missing):
             return bool(state.unsynced)
         # A fence's answer leaves after everything that it has seen is durable: the journal is written in order.
         return self.fences(request) and (state.fence_unsynced or bool(state.unsynced))
@@ -150,6 +152,8 @@ class Bookie:
         """The answer to a read; None to a fence by itself."""
         if isinstance(request, Read):
             return self.read(state, request)
+        if isinstance(request, Missing):
+            return self.missing(state, request)
         return self.last_add_confirmed(state) if isinstance(request, ReadLac) else None
 
     def answer_of_process(self, state: BookieState, request: Force | Hello) -> Answer:
@@ -231,6 +235,10 @@ class Bookie:
             elif self.cannot_tell(state, entry_id):
                 unknown.append(entry_id)
         return Found(request.last, tuple(entries), tuple(unknown))
+
+    def missing(self, state: BookieState, request: Missing) -> Lacks:
+        """What is not held, by the index, which does not tell what has rotted (rule G5)."""
+        return Lacks(tuple(entry_id for entry_id in request.entry_ids if state.entry(entry_id) is None))
 
     def cannot_tell(self, state: BookieState, entry_id: int) -> bool:
         """Whether an entry that the bookie cannot show may have been held (rules R2 and B4)."""

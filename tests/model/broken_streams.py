@@ -7,7 +7,7 @@ from typing import Any, Self
 from model.bookie import Bookie, BookieState
 from model.broken_clients import QuorumsCoveringOneShort
 from model.client import Event, Step
-from model.exchange import STORE, Answer, Change, Fence, Message, ReadLac, Request
+from model.exchange import STORE, Answer, Change, Fence, Message, Missing, ReadLac, Request
 from model.long_writer import Renewing, Rolling
 from model.machine_recovery import MachineRecovery
 from model.renaming import Renaming
@@ -258,3 +258,10 @@ class ForgetsTermsInAPowerCut(Bookie):
 
     def must_wait(self, state: BookieState, request: Request, answer: Answer) -> bool:
         return super().must_wait(replace(state, fence_unsynced=False), request, answer)
+
+
+class TellsOfCopiesBeforeTheSync(Bookie):
+    """Calls an entry held, and not missing, before it is durable."""
+
+    def must_wait(self, state: BookieState, request: Request, answer: Answer) -> bool:
+        return not isinstance(request, Missing) and super().must_wait(state, request, answer)

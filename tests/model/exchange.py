@@ -67,6 +67,14 @@ class ReadLac:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """Which of these does the bookie lack? (rule G5)"""
+
+    entry_ids: tuple[int, ...]
+    """Those of a range that the bookie's position is to hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class WriteLac:
     """An explicit LAC."""
 
@@ -95,7 +103,7 @@ class Fence:
     term: int = 0
 
 
-type Request = Add | Force | Hello | Read | ReadLac | WriteLac | MarkSure | Fence | Change
+type Request = Add | Force | Hello | Read | ReadLac | Missing | WriteLac | MarkSure | Fence | Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +161,13 @@ class Lac:
 
 
 @dataclass(frozen=True, slots=True)
+class Lacks:
+    """Answer to :class:`Missing`: these; the others are durable."""
+
+    entry_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """The change was made, or what it wanted stands there, or what replaces it for good: this stands there now."""
 
@@ -170,7 +185,7 @@ class Conflict:
     """Of what kind the refusal is, for clients that care."""
 
 
-type Answer = Done | Welcome | Refused | Failed | Found | Lac | Changed | Conflict
+type Answer = Done | Welcome | Refused | Failed | Found | Lac | Lacks | Changed | Conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +220,7 @@ class Message:
     def orphaned(self) -> Self | None:
         """The request without a client that waits for its answer; None if it has no other effect."""
         request = self.request
-        if isinstance(request, Force | Hello):
+        if isinstance(request, Force | Hello | Missing):
             return None
         if isinstance(request, Read | ReadLac):
             if not request.fence:
@@ -230,6 +245,10 @@ def id_text(entry_id: int) -> str:
     return f"({term},-1)" if offset_of(entry_id + 1) == 0 else f"({term},{offset_of(entry_id)})"
 
 
+def _ids_text(entry_ids: tuple[int, ...]) -> str:
+    return ", ".join(map(id_text, entry_ids)) or "nothing"
+
+
 def entries_text(entries: tuple[bytes, ...]) -> str:
     return ", ".join(map(entry_text, entries)) or "nothing"
 
@@ -250,10 +269,12 @@ def request_text(request: Request) -> str:
         return f"explicit LAC {id_text(header_of(request.sealed).entry_id)}"
     if isinstance(request, Change):
         return f"change {type(request.change).__name__}"
-    return _sureness_text(request) if isinstance(request, MarkSure) else type(request).__name__.lower()
+    return _question_text(request) if isinstance(request, MarkSure | Missing) else type(request).__name__.lower()
 
 
-def _sureness_text(request: MarkSure) -> str:
+def _question_text(request: MarkSure | Missing) -> str:
+    if isinstance(request, Missing):
+        return f"which of {_ids_text(request.entry_ids)} are missing?"
     return "sure of all" if request.unsure_from is None else f"unsure from {request.unsure_from} on"
 
 
@@ -275,7 +296,9 @@ def answer_text(answer: Answer) -> str:
     return _plain_text(answer)
 
 
-def _plain_text(answer: Done | Welcome | Failed) -> str:
+def _plain_text(answer: Done | Welcome | Failed | Lacks) -> str:
+    if isinstance(answer, Lacks):
+        return f"lacks {_ids_text(answer.entry_ids)}"
     if isinstance(answer, Welcome):
         return f"process {answer.boot}"
     return "done" if isinstance(answer, Done) else "failed"
@@ -305,5 +328,7 @@ def possible_answers(request: Request) -> tuple[Answer, ...]:
         return Found(request.last, (), ()), unknown, Failed()
     if isinstance(request, MarkSure):
         return Done(), Failed()
+    if isinstance(request, Missing):
+        return Lacks(()), Lacks(request.entry_ids), Failed()
     assert isinstance(request, ReadLac)
     return Lac(None, None, in_doubt=False), Failed()

@@ -21,25 +21,25 @@ from octavo.metadata.debts import NO_DEBT, Debt, FullCopies
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.stream_changes import StreamChange
 from octavo.protocol.ids import BookieId
-from octavo.protocol.quorums import Quorums
 
 _FEEDS = "sends to the joiner at position"
 _CHANGES = Step("changes its ensemble, as the joiners have their copies")
 
 
 class BookkeepingReplication(Replication):
-    """Joiners have the places of the positions that they are to take, told by the attempt."""
+    """Joiners have the places of the positions that they are to take, told by a tenure below 0: no member has one."""
 
     make_books: type[FullCopiesPipeline] = FullCopiesPipeline
     make_changes: type[RequiredChanges] = RequiredChanges
     required = True
+    retained_bytes_max = 1 << 20
     pipeline: FullCopiesPipeline
 
     def _made_pipeline(self, first_entry_id: int, length: int) -> Pipeline:
         return self.make_books(
             self._quorums,
             required=self.required,
-            retained_bytes_max=1 << 20,
+            retained_bytes_max=self.retained_bytes_max,
             first_entry_id=first_entry_id,
             length=length,
         )
@@ -89,13 +89,14 @@ class BookkeepingReplication(Replication):
         """What became of an add."""
         place = message.tag
         assert isinstance(place, Place)
-        if not place.attempt:
+        if place.tenure >= 0:
             return super().on_answer(message)
-        current = place.attempt == self.pipeline.attempt and place.position in self.pipeline.joining
+        attempt = -place.tenure
+        current = attempt == self.pipeline.attempt and place.position in self.pipeline.joining
         if self.stopped or not current or self._copying is None:
             return Outcome()
         if isinstance(message.answer, Done):
-            self.pipeline.on_joiner_confirmed(place.position, place.number, place.attempt)
+            self.pipeline.on_joiner_confirmed(place.position, place.number, attempt)
         else:
             self._copying.on_joiner_failed(0.0)
         return Outcome(self._perform(self.pipeline.resume()))
@@ -113,9 +114,8 @@ class BookkeepingReplication(Replication):
             assert isinstance(self._changes, RequiredChanges)
             server = bookie_index(self._changes.joiners[position])
             add = Add(tuple(self.pipeline.share(effect.run, position)), recovery=False, term=self._term)
-            sent.append(
-                Message(self._client, server, Place(position, effect.run.number, 0, attempt=effect.tenure), add)
-            )
+            place = Place(position, effect.run.number, -effect.tenure, self._attempt)
+            sent.append(Message(self._client, server, place, add))
         return tuple(sent)
 
 
@@ -128,11 +128,8 @@ class FullCopiesWriter(PipelineWriter):
 
     books: type[BookkeepingReplication] = BookkeepingReplication
 
-    def _made_replication(self, bookies: int) -> Replication:
-        metadata = self._metadata
-        quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        make = self.books if metadata.full_copies is FullCopies.REQUIRED else self._recording()
-        return make(self.index, quorums, metadata.last_fragment.bookies, bookies=bookies)
+    def _replication_kind(self) -> type[Replication]:
+        return self.books if self._metadata.full_copies is FullCopies.REQUIRED else self._recording()
 
     def _recording(self) -> type[BookkeepingReplication]:
         return RecordingReplication

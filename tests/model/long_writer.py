@@ -10,7 +10,7 @@ from octavo.metadata.stream_changes import RenewTerm, TermEnd
 from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.places import place
 
-_RENEWS, _ROLLS = Step("renews its term"), Step("rolls")
+RENEWS, ROLLS = Step("renews its term"), Step("rolls")
 
 
 class LongWriter(StreamWriter):
@@ -36,16 +36,16 @@ class LongWriter(StreamWriter):
         if self._over or self._closing or replication.stopped or replication.committing:
             return steps
         if self._renewed < self.renewals and not replication.pipeline.pending:
-            steps.append(_RENEWS)
+            steps.append(RENEWS)
         holds = self.acknowledged >= self._metadata.last_fragment.first_entry_id
         if self._rolled < self.rolls and holds and replication.can_roll:
-            steps.append(_ROLLS)
+            steps.append(ROLLS)
         return steps
 
     def _step(self, step: Step) -> list[Message]:
-        if step == _RENEWS:
+        if step == RENEWS:
             return self._renew()
-        if step == _ROLLS:
+        if step == ROLLS:
             self._rolled += 1
             return self._handle_outcome(self._replication.roll(self._metadata.last_fragment.bookies))
         return super()._step(step)

@@ -50,7 +50,10 @@ class PipelineWriter(Client):
     def _made_replication(self, bookies: int) -> Replication:
         metadata = self._metadata
         quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        return self.make_replication(self.index, quorums, metadata.last_fragment.bookies, bookies=bookies)
+        return self._replication_kind()(self.index, quorums, metadata.last_fragment.bookies, bookies=bookies)
+
+    def _replication_kind(self) -> type[Replication]:
+        return self.make_replication
 
     def copy(self) -> Self:
         other = copy(self)

@@ -6,6 +6,7 @@ have any version of the metadata that was ever stored: a version decides nothing
 bookie here; the term that it follows, which is every term here; the ends of terms and the places of positions, which
 no change of the metadata may move (:meth:`StreamPromises.named`).
 
+* I9: what lacks copies is owed, where books are kept of them;
 * N2: a term has one opener;
 * N3: the bytes at a position never change, and an acknowledged position is in every later version of the metadata;
 * N4: nothing above the end of its term, or above its LAC, is readable;
@@ -23,6 +24,7 @@ from model.promises import Promises, holds_durably
 from model.renaming import BOOKIE_NAMES, bookie_index
 from model.stream_writer import StreamWriter, payload_of
 from octavo.client.read.terms import confirmed_in
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState, position_in
 from octavo.protocol.entries import CHECKSUM, header_of
 from octavo.protocol.places import offset_of, place, term_of
@@ -50,11 +52,12 @@ class StreamPromises(Promises):
             or _positions(metadata, writers)
             or _lengths(metadata, bookies)
             or self._copies(metadata, bookies, acknowledged, lost)
+            or self._full(metadata, bookies, lost)
             or self._shown(metadata, bookies, acknowledged)
         )
 
     def named(self, before: Any, after: Any, bookies: Sequence[BookieState], lost: int) -> str | None:
-        """What a change of the metadata takes back: N2, N3 and N5."""
+        """What a change of the metadata takes back: N2, N3 and N5; and what it owes and must not: I9."""
         assert isinstance(before, StreamMetadata)
         assert isinstance(after, StreamMetadata)
         if after.term < before.term or after.start < before.start:
@@ -63,6 +66,8 @@ class StreamPromises(Promises):
             return f"N2: term {after.term} gets another owner"
         if after.term == before.term and before.has_end and after.last_entry_id != before.last_entry_id:
             return f"N3: term {after.term} gets another end"
+        if (owing := _owes_what_is_required(before, after)) is not None:
+            return owing
         for position in range(64):
             known = before.place_at(position)
             if known is None:
@@ -106,6 +111,32 @@ class StreamPromises(Promises):
                     names = [BOOKIE_NAMES[at] for at in holders]
                     return f"{what} entry {id_text(entry_id)} is durable on {names} of its write set"
         return None
+
+    def _full(self, metadata: StreamMetadata, bookies: Sequence[BookieState], lost: int) -> str | None:
+        """Where books are kept, entries of settled fragments are durable on Qw bookies, or owed."""
+        if metadata.full_copies is None:
+            return None
+        for fragment in metadata.fragments:
+            end = metadata.last_place_of(fragment)
+            for entry_id in range(fragment.first_entry_id, fragment.first_entry_id if end is None else end + 1):
+                owed = fragment.debt is None or fragment.debt.first <= entry_id <= fragment.debt.last
+                holders = [at for at in _write_set(fragment, entry_id) if holds_durably(bookies[at], entry_id)]
+                if len(holders) + lost < fragment.write_quorum and not owed:
+                    names = [BOOKIE_NAMES[at] for at in holders]
+                    return f"I9: entry {id_text(entry_id)} is durable on {names} only, and is not owed"
+        return None
+
+
+def _owes_what_is_required(before: StreamMetadata, after: StreamMetadata) -> str | None:
+    """Where copies are required, the changes of a writer settle nothing that lacks any: only its own change an open
+    term, and its beginning settles nothing."""
+    if before.full_copies is not FullCopies.REQUIRED or before.state is not StreamState.OPEN:
+        return None
+    known = {fragment.first_entry_id for fragment, _ in before.debts}
+    for fragment, debt in after.debts:
+        if fragment.first_entry_id not in known:
+            return f"I9: all copies are required, and a writer's change owes {id_text(debt.first)}"
+    return None
 
 
 def _openers(metadata: StreamMetadata, writers: Sequence[StreamWriter]) -> str | None:

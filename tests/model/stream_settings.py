@@ -39,6 +39,7 @@ from model.settings import LARGE, Job
 from model.stream_promises import StreamPromises
 from model.stream_writer import StreamWriter, payload_of, sealed_at
 from model.taker import Taker
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.model import LedgerState
 from octavo.metadata.stream_model import StreamFragment, StreamKey, StreamMetadata
 from octavo.protocol.entries import Digest, header_of
@@ -59,8 +60,8 @@ class StreamSetting(Setting):
         return self.promises(self.quorums, self.payloads, self.bookie)
 
 
-def stream_metadata(quorums: Quorums) -> StreamMetadata:
-    """A stream whose first term is open, on the first bookies."""
+def stream_metadata(quorums: Quorums, kept: FullCopies | None = None) -> StreamMetadata:
+    """A stream whose first term is open, on the first bookies; ``kept``: its books of copies."""
     fragment = StreamFragment(
         first_entry_id=place(1, 0),
         first_position=0,
@@ -70,7 +71,12 @@ def stream_metadata(quorums: Quorums) -> StreamMetadata:
         opened_at_ms=0,
     )
     return StreamMetadata(
-        ledger_id=LEDGER, owner="creator", fragments=(fragment,), keys=(_KEY,), created_at=_CREATED_AT
+        ledger_id=LEDGER,
+        owner="creator",
+        fragments=(fragment,),
+        keys=(_KEY,),
+        created_at=_CREATED_AT,
+        full_copies=kept,
     )
 
 
@@ -89,6 +95,7 @@ def taken_over(
     reads_ahead: int | None = 1,
     reads_at_once: bool = False,
     stays: bool = False,
+    kept: FullCopies | None = None,
     **budget: int,
 ) -> Callable[[], StreamSetting]:
     """A writer of the first term, and clients that take over at any moment, each to write so many entries. ``enders``:
@@ -118,7 +125,7 @@ def taken_over(
         f"stream: E={sizes[0]} Qw={sizes[1]} Qa={sizes[2]}, {what}",
         quorums,
         bookies,
-        lambda: [Placement(stream_metadata(quorums), (BookieState(),) * bookies)],
+        lambda: [Placement(stream_metadata(quorums, kept), (BookieState(),) * bookies)],
         clients,
         (),
         budget={name.replace("_", " "): times for name, times in budget.items()},

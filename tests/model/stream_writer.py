@@ -64,7 +64,7 @@ class StreamWriter(PipelineWriter):
 
     def _made_replication(self, bookies: int) -> Replication:
         fragment = self._metadata.last_fragment
-        return self.make_replication(
+        return self._replication_kind()(
             self.index,
             fragment.quorums,
             fragment.bookies,

@@ -10,6 +10,7 @@ from model.published_settings import DEFECTS, PUBLISHED_JOBS
 from model.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
 from model.settings import JOBS
 from model.stream_settings import STREAM_CANARIES, STREAM_JOBS
+from model.term_books_settings import BOOKS_CANARIES, BOOKS_JOBS
 from model.world import World
 from support.tree import ROOT
 
@@ -24,10 +25,10 @@ def test_the_names_that_only_takes_can_be_listed() -> None:
     script = ROOT / "scripts" / "check_model.py"
     done = subprocess.run([sys.executable, script, "--list"], capture_output=True, text=True, check=True)
     listed = [line.split(maxsplit=1) for line in done.stdout.replace(" * ", " ").splitlines()]
-    names = [job.name for job in (*JOBS, *REPAIR_JOBS, *STREAM_JOBS)] + [job.name for job in LOG_JOBS]
+    names = [job.name for job in (*JOBS, *REPAIR_JOBS, *STREAM_JOBS, *BOOKS_JOBS)] + [job.name for job in LOG_JOBS]
     names += [job.name for job in PUBLISHED_JOBS]
     assert [name for kind, name in listed if kind == "setting"] == names
-    canaries = [canary.name for canary in (*CANARIES, *REPAIR_CANARIES, *STREAM_CANARIES)] + [
+    canaries = [canary.name for canary in (*CANARIES, *REPAIR_CANARIES, *STREAM_CANARIES, *BOOKS_CANARIES)] + [
         f"log: {canary.name}" for canary in LOG_CANARIES
     ]
     canaries += [f"published: {defect.name}" for defect in DEFECTS]
@@ -37,6 +38,6 @@ def test_the_names_that_only_takes_can_be_listed() -> None:
 def test_the_table_of_results_has_every_setting() -> None:
     document = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
     table = document.partition("| setting |")[2].partition("\n\n")[0].splitlines()[2:]
-    settings = [job.name for job in (*JOBS, *REPAIR_JOBS, *STREAM_JOBS)] + [job.name for job in LOG_JOBS]
+    settings = [job.name for job in (*JOBS, *REPAIR_JOBS, *STREAM_JOBS, *BOOKS_JOBS)] + [job.name for job in LOG_JOBS]
     settings += [job.name for job in PUBLISHED_JOBS]
     assert [row.split(" | ")[0].removeprefix("| ") for row in table] == settings
