@@ -112,6 +112,13 @@ class OwesNothing(AskingTaker):
         return tuple((first, NO_DEBT) for first, _ in self._owed)
 
 
+class RecordsNothing(AskingTaker):
+    """Does not record what it has been told."""
+
+    def debts(self) -> tuple[tuple[EntryId, Debt], ...]:
+        return ()
+
+
 class TakesSilenceForCopies(AskingTaker):
     """A member that does not answer is taken for one that lacks nothing."""
 

@@ -113,13 +113,16 @@ class StreamPromises(Promises):
         return None
 
     def _full(self, metadata: StreamMetadata, bookies: Sequence[BookieState], lost: int) -> str | None:
-        """Where books are kept, entries of settled fragments are durable on Qw bookies, or owed."""
+        """Where books are kept, entries of settled fragments are durable on Qw bookies, or owed. All clients here know
+        debts, so each of these fragments has one recorded; without it, it would owe everything."""
         if metadata.full_copies is None:
             return None
         for fragment in metadata.fragments:
             end = metadata.last_place_of(fragment)
             for entry_id in range(fragment.first_entry_id, fragment.first_entry_id if end is None else end + 1):
-                owed = fragment.debt is None or fragment.debt.first <= entry_id <= fragment.debt.last
+                if fragment.debt is None:
+                    return f"I9: what is owed of the fragment from {id_text(fragment.first_entry_id)} is not recorded"
+                owed = fragment.debt.first <= entry_id <= fragment.debt.last
                 holders = [at for at in _write_set(fragment, entry_id) if holds_durably(bookies[at], entry_id)]
                 if len(holders) + lost < fragment.write_quorum and not owed:
                     names = [BOOKIE_NAMES[at] for at in holders]

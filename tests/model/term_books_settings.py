@@ -4,7 +4,7 @@ broken on purpose (rules G1 to G5, I9)."""
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from model.asking_taker import AskingTaker, AsksTheOldMembers, OwesNothing, TakesSilenceForCopies
+from model.asking_taker import AskingTaker, AsksTheOldMembers, OwesNothing, RecordsNothing, TakesSilenceForCopies
 from model.broken_streams import TellsOfCopiesBeforeTheSync
 from model.canaries import Canary
 from model.setting import Setting
@@ -134,6 +134,7 @@ def _canary(name: str, kept: FullCopies, broken: dict[str, Any], *, promise: str
 BOOKS_CANARIES: tuple[Canary, ...] = (
     _canary("a takeover that owes nothing", _RECORDED, {"taker": OwesNothing}, takers=(0,)),
     _canary("a takeover that owes nothing, where copies are required", _REQUIRED, {"taker": OwesNothing}, takers=(0,)),
+    _canary("a takeover that does not record what it is told", _RECORDED, {"taker": RecordsNothing}, takers=(0,)),
     _canary("no answer taken for all copies", _RECORDED, {"taker": TakesSilenceForCopies}, takers=(0,)),
     _canary(
         "the members asked that a takeover has replaced",
