@@ -12,10 +12,13 @@ from model.sealing import metadata
 from model.setting import Setting
 from model.settings import JOBS, Job, live
 from model.states import State
+from model.term_books_settings import BOOKS_JOBS, with_books
 from model.world import World
+from octavo.metadata.debts import FullCopies
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.quorums import Quorums
 
-SYMMETRIC = [job for job in JOBS if job.quick and job.make().symmetric]
+SYMMETRIC = [job for job in (*JOBS, *BOOKS_JOBS) if job.quick and job.make().symmetric]
 
 
 def some_states(world: World, *, walks: int, steps_max: int) -> list[State]:
@@ -74,13 +77,15 @@ def test_symmetry_saves_states_and_loses_none() -> None:
 
 
 def endings(setting: Setting) -> set[tuple[str, ...]]:
-    """How everything may end: the metadata, and what every client knows."""
+    """How everything may end: the metadata, with what a stream owes, and what every client knows."""
     found: set[tuple[str, ...]] = set()
 
     class Ending(World):
         def stuck(self, state: State) -> str | None:
             clients = [self.clients[number].describe() for number in state[2]]
-            found.add((metadata_text(self.metadata[state[0]]), *clients))
+            ended = self.metadata[state[0]]
+            debts = [fragment.debt for fragment in ended.fragments] if isinstance(ended, StreamMetadata) else []
+            found.add((metadata_text(ended), str(debts), *clients))
             return super().stuck(state)
 
     world = Ending(setting)
@@ -100,4 +105,10 @@ def endings(setting: Setting) -> set[tuple[str, ...]]:
 def test_dropping_invisible_messages_loses_no_ending(sizes: tuple[int, int, int], setting: dict[str, Any]) -> None:
     # Every state by its own name: which one stands for its equals is not the same with more of them.
     whole = replace(live("small", sizes, **setting)(), symmetric=False)
+    assert endings(whole) == endings(replace(whole, reduced=False))
+
+
+@pytest.mark.parametrize("kept", FullCopies)
+def test_dropping_invisible_messages_loses_no_debt(kept: FullCopies) -> None:
+    whole = replace(with_books(kept, "small", (2, 2, 1), takers=(0,))(), symmetric=False)
     assert endings(whole) == endings(replace(whole, reduced=False))
