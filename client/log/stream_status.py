@@ -12,7 +12,11 @@ def known_stop_of_stream(stream: StreamMetadata) -> int:
 
 
 def segments_of_stream(stream: StreamMetadata) -> tuple[SegmentStatus, ...]:
-    """The fragments of the stream, without those in pages, as the segments of its log."""
+    """The fragments of the stream, without those in pages, as the segments of its log.
+
+    A fragment that ended without entries is no segment: it holds nothing, and the next leader removes it. A leader that
+    has added nothing leaves one behind, also the one that seals the log or takes it over.
+    """
     segments = []
     for at, fragment in enumerate(stream.fragments):
         following = stream.fragments[at + 1] if at + 1 < len(stream.fragments) else None
@@ -20,6 +24,8 @@ def segments_of_stream(stream: StreamMetadata) -> tuple[SegmentStatus, ...]:
         length = following.length_before if following is not None else stream.length
         if following is None and stream.end_position is not None:
             stop = stream.end_position + 1
+        if stop == fragment.first_position:
+            continue
         segments.append(
             SegmentStatus(
                 ledger_id=stream.ledger_id,
