@@ -405,7 +405,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="POST", path="/api/v1/bookie/garbage", name="collectGarbage", handle=_garbage, answer=JOB_STARTED,
-        status=202, guarded=True, in_body=(), errors=(409, 503), text="Collect deleted ledgers now.",
+        status=202, guarded=True, in_body=(), errors=(409, 503),
+        text="Collect deleted ledgers and truncated entries now.",
     ),
     Endpoint(
         method="POST", path="/api/v1/bookie/compaction", name="compact", handle=_compaction, answer=JOB_STARTED,

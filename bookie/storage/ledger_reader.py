@@ -10,7 +10,7 @@ from octavo.bookie.storage.admission import Health
 from octavo.bookie.storage.damage import ID_LAST
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable, add_waiter, is_known, is_over
-from octavo.bookie.storage.reads import EntryReader, ReadResult
+from octavo.bookie.storage.reads import Amount, EntryReader, ReadResult
 from octavo.bookie.storage.settings import LacView
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, NoSuchLedgerError
@@ -108,6 +108,10 @@ class LedgerReader:
             return Holdings(last, (), ())
         holdings = await self._entries.verified(ledger_id, kept, last, highest=_highest(ledger), stripe=stripe)
         return _holdings_from(holdings, self.first_kept(ledger_id))
+
+    async def amount_below(self, ledger_id: LedgerId, stop: int) -> Amount:
+        """How much a trim to ``stop`` would leave nothing of: what is held below it and was not trimmed before."""
+        return await self._entries.amount(ledger_id, self.first_kept(ledger_id), stop - 1)
 
     def first_kept(self, ledger_id: LedgerId) -> int:
         """The first id of which the bookie has trimmed nothing (rule U5). As it is now: since a look-up began, the

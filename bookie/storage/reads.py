@@ -18,7 +18,7 @@ import google_crc32c
 import structlog
 from octavo.bookie.entrylog.logs import EntryLogs
 from octavo.bookie.index.index import Index, Lookup, gaps_between
-from octavo.bookie.index.runs import Run, merge_runs, ranges_of, sizes_between, slice_entries, span
+from octavo.bookie.index.runs import Run, merge_runs, ranges_of, run_bytes, sizes_between, slice_entries, span
 from octavo.bookie.storage.cache import WriteCache
 from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.bookie.storage.damage import DamageReports
@@ -81,6 +81,14 @@ class _Reads:
     def __init__(self) -> None:
         self.running = 0
         self.over: asyncio.Future[None] | None = None
+
+
+class Amount(NamedTuple):
+    """How much is held of something."""
+
+    entries: int
+    bytes: int
+    """Of the entries as they are stored, without what files add to them."""
 
 
 class EntryReader:
@@ -363,6 +371,17 @@ class EntryReader:
                     found.append((low, high))
             first = window_last + 1
         return found
+
+    async def amount(self, ledger_id: int, first: int, last: int) -> Amount:
+        """How much of ``first..last`` is held, from the index alone. What damage of the index hides does not count."""
+        entries = size = 0
+        while (first := await self._next_id(ledger_id, first, last)) <= last:
+            window_last = min(last, first + _LIST_IDS - 1)
+            for run in (await self.lookup(ledger_id, first, window_last)).runs:
+                entries += len(run.ids)
+                size += run_bytes(run)
+            first = window_last + 1
+        return Amount(entries, size)
 
 
 def _gaps_of(sealed_entries: Sequence[bytes], first: int, last: int) -> list[tuple[int, int]]:

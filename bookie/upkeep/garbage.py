@@ -31,6 +31,12 @@ class Collection(NamedTuple):
     deleted: int
     never_allocated: int = 0
     """Ledgers held whose ids the metadata have never allocated."""
+    streams_trimmed: int = 0
+    """Streams of which this bookie has dropped what truncation has removed (rule U5)."""
+    entries_trimmed: int = 0
+    """That it held of these streams and has dropped."""
+    bytes_trimmed: int = 0
+    """Of these entries; the next compactions free the space."""
 
 
 class GarbageCollector:

@@ -12,7 +12,7 @@ nothing is trimmed while garbage collection is on hold, or while the metadata ar
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 from octavo.bookie.storage.storage import Storage
@@ -31,6 +31,19 @@ READS_AT_ONCE: Final = 32
 """Reads of the metadata outstanding at a time."""
 
 _LEDGERS_BETWEEN_YIELDS: Final = 1_000
+
+
+class Trimmed(NamedTuple):
+    """What a round has trimmed. Compaction frees the space."""
+
+    streams: int
+    entries: int
+    """That this bookie held of them below where they begin."""
+    bytes: int
+    """Of these entries."""
+
+
+_NOTHING: Final = Trimmed(0, 0, 0)
 
 
 class TruncatedStreams:
@@ -52,12 +65,12 @@ class TruncatedStreams:
         """The last ledger that a round has looked at."""
         self.trims = 0
 
-    async def round(self) -> int:
-        """One round; how many streams were trimmed. Raises :class:`MetadataError`, :class:`MetadataUnavailableError`
+    async def round(self) -> Trimmed:
+        """One round. Raises :class:`MetadataError`, :class:`MetadataUnavailableError`
         and the storage's errors; streams trimmed before the error stay so."""
         looked_at = await self._next_streams()
         if not looked_at:
-            return 0
+            return _NOTHING
         await self._check_metadata()
         wanted: dict[LedgerId, int] = {}
         for page in _pages(looked_at):
@@ -66,17 +79,22 @@ class TruncatedStreams:
         kept = self._storage.ledgers.first_kept
         wanted = {ledger_id: start for ledger_id, start in wanted.items() if start > kept(ledger_id)}
         if not wanted:
-            return 0
+            return _NOTHING
+        amounts = {one: await self._storage.reader.amount_below(one, start) for one, start in wanted.items()}
         await self._check_metadata()
-        trimmed = 0
+        trimmed = _NOTHING
         for page in _pages(list(wanted)):
             # Deleted meanwhile: nothing of it is kept anyway.
             live = [ledger_id for ledger_id in page if not self._storage.ledgers.is_deleted(ledger_id)]
             for durable in [self._storage.writer.trim(ledger_id, wanted[ledger_id]) for ledger_id in live]:
                 await durable
-            trimmed += len(live)
+            trimmed = Trimmed(
+                trimmed.streams + len(live),
+                trimmed.entries + sum(amounts[ledger_id].entries for ledger_id in live),
+                trimmed.bytes + sum(amounts[ledger_id].bytes for ledger_id in live),
+            )
             self.trims += len(live)
-        log.info("streams trimmed to where they begin", streams=trimmed)
+        log.info("streams trimmed to where they begin", **trimmed._asdict())
         return trimmed
 
     async def _next_streams(self) -> list[LedgerId]:

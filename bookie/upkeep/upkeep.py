@@ -160,13 +160,17 @@ class Upkeep:
         return 0 if self._truncated is None else self._truncated.trims
 
     async def collect_garbage(self) -> Collection:
-        """One garbage collection, after the one that may be running. Raises as :meth:`GarbageCollector.collect`."""
+        """One garbage collection, after the one that may be running: deleted ledgers, truncated streams, copies that
+        repair has replaced. Raises as :meth:`GarbageCollector.collect`."""
         async with self._collecting:
             self.garbage_rounds += 1
             try:
                 collection = await self._collector.collect()
                 if self._truncated is not None:
-                    await self._truncated.round()
+                    trimmed = await self._truncated.round()
+                    collection = collection._replace(
+                        streams_trimmed=trimmed.streams, entries_trimmed=trimmed.entries, bytes_trimmed=trimmed.bytes
+                    )
                 if self._replaced is not None:
                     await self._replaced.round()
             except OctavoError:

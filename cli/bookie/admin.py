@@ -124,7 +124,11 @@ def _duration(seconds: float) -> str:
 
 
 async def collect_garbage(session: Session, bookie: BookieArgument, no_wait: NoWaitOption = False) -> int:
-    """Collect deleted ledgers now."""
+    """Collect deleted ledgers and truncated entries now.
+
+    It tells how many ledgers were deleted, and how many streams were trimmed, with the entries and bytes that the
+    bookie held of them. Compaction frees the space.
+    """
     return await _run_job(session, _client(session, bookie), "garbage", {}, no_wait=no_wait)
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
-from octavo.bookie.upkeep.truncated import TruncatedStreams
+from octavo.bookie.upkeep.truncated import Trimmed, TruncatedStreams
 from octavo.metadata import MetadataStore
 from octavo.metadata.garbage_hold import GarbageHold, set_hold
 from octavo.metadata.stream_model import StreamMetadata
@@ -19,6 +19,8 @@ from support.copies import BOOKIE, StorageHost
 from support.ledger_metadata import fragment, open_ledger
 from support.ledgers import LedgerScript, ids_of
 from support.stream_metadata import open_stream, stream_fragment
+
+NOTHING = Trimmed(0, 0, 0)
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -71,7 +73,10 @@ async def test_a_stream_is_trimmed_to_the_place_of_its_start(
 ) -> None:
     script = await held_stream(host, start)
     first_kept = STARTS[start]
-    assert [await truncated.round() for _ in range(2)] == [1, 0]
+    held = [*(place(1, one) for one in range(6)), *(place(2, one) for one in range(5)), place(5, 0)]
+    below = [entry for one, entry in zip(held, script.entries(held), strict=True) if one < first_kept]
+    assert await truncated.round() == Trimmed(1, len(below), sum(map(len, below)))
+    assert await truncated.round() == NOTHING
     assert truncated.trims == 1
     assert host.storage.ledgers.first_kept(script.ledger_id) == first_kept
     found: list[int] = []
@@ -82,8 +87,7 @@ async def test_a_stream_is_trimmed_to_the_place_of_its_start(
         found += ids_of(result.entries)
         low = [one for one in range(place(term, 0), place(term, 10)) if one < first_kept]
         assert result.unknown == ([(low[0], low[-1])] if low else [])
-    expected = [*(place(1, one) for one in range(6)), *(place(2, one) for one in range(5)), place(5, 0)]
-    assert found == [one for one in expected if one >= first_kept]
+    assert found == [one for one in held if one >= first_kept]
 
 
 async def test_ledgers_with_one_writer_are_left_alone(host: StorageHost, truncated: TruncatedStreams) -> None:
@@ -91,7 +95,7 @@ async def test_ledgers_with_one_writer_are_left_alone(host: StorageHost, truncat
     script = LedgerScript(await host.store.allocate_ledger_id())
     await host.storage.writer.copy_in(script.ledger_id, script.entries([0, place(3, 0)]))
     await host.store.create_ledger(open_ledger(script.ledger_id, fragment(0, "abc")))
-    assert await truncated.round() == 0
+    assert await truncated.round() == NOTHING
     assert host.storage.ledgers.first_kept(script.ledger_id) == 0
 
 
@@ -105,7 +109,9 @@ async def test_space_comes_back_in_one_round(host: StorageHost, truncated: Trunc
     await host.store.create_stream(stream(script.ledger_id, 10))
     logs = host.storage.statistics().entry_logs
     assert logs > 3
-    await truncated.round()
+    trimmed = await truncated.round()
+    assert (trimmed.streams, trimmed.entries) == (1, 100), "what is in entry logs counts as what is in memory"
+    assert trimmed.bytes > 100 * 1000
     result = await host.storage.compact(0.2, RateLimiter(1e12))
     assert (result.logs_removed >= logs - 1, result.bytes_copied) == (True, 0)
 
@@ -146,7 +152,7 @@ async def test_nothing_is_trimmed_by_metadata_that_may_be_older_than_the_data(
 async def test_metadata_that_lag_behind_take_nothing_back(host: StorageHost, truncated: TruncatedStreams) -> None:
     script = await held_stream(host, 3)
     await host.storage.writer.trim(script.ledger_id, place(2, 2))
-    assert await truncated.round() == 0
+    assert await truncated.round() == NOTHING
     assert host.storage.ledgers.first_kept(script.ledger_id) == place(2, 2)
 
 
@@ -162,7 +168,7 @@ async def test_a_deleted_stream_and_unreadable_metadata_stop_no_other(
             raise MetadataError("damaged")
         return await host.store.read_either(ledger_id)
 
-    assert await (await made(host, read_either)).round() == 1
+    assert (await (await made(host, read_either)).round()).streams == 1
     assert host.storage.ledgers.first_kept(good.ledger_id) == place(2, 0)
 
 
@@ -181,7 +187,7 @@ async def test_a_store_that_does_not_answer_ends_the_round(host: StorageHost) ->
 async def test_rounds_take_many_streams_in_turn(host: StorageHost) -> None:
     scripts = [await held_stream(host, 5) for _ in range(5)]
     truncated = await made(host, streams_per_round=2)
-    assert [await truncated.round() for _ in range(4)] == [2, 2, 1, 0]
+    assert [(await truncated.round()).streams for _ in range(4)] == [2, 2, 1, 0]
     assert all(host.storage.ledgers.first_kept(script.ledger_id) == place(2, 0) for script in scripts)
 
 
@@ -192,4 +198,4 @@ async def test_a_stream_that_was_only_fenced_is_looked_at(host: StorageHost, tru
     await host.storage.checkpoint()
     await host.restart()
     truncated = await made(host)
-    assert await truncated.round() == 1
+    assert (await truncated.round()).streams == 1

@@ -60,6 +60,20 @@ def test_garbage_compaction_and_scrubbing_run_on_request(cluster: Up) -> None:
     assert job >= 4
 
 
+def test_garbage_collection_tells_what_it_has_trimmed_of_streams(cluster: Up) -> None:
+    assert cluster.run("log", "create", "trimmed").status == 0
+    assert cluster.run("log", "append", "trimmed", stdin=b"12345678\n" * 1000).status == 0
+    assert cluster.run("log", "append", "trimmed", stdin=b"x\n").status == 0, "what is truncated lies before it"
+    assert cluster.run("log", "truncate", "trimmed", "--before", 900).status == 0
+    result = cluster.run("bookie", "gc", "bookie-1", "--json").json["result"]
+    assert (result["streams_trimmed"], result["entries_trimmed"]) == (1, 900)
+    assert result["bytes_trimmed"] > 900 * 8
+    as_text = cluster.run("bookie", "gc", "bookie-2").stdout.decode()
+    assert re.search(r", streams trimmed 1, entries trimmed 900, bytes trimmed \d+$", as_text)
+    again = cluster.run("bookie", "gc", "bookie-1").stdout.decode()
+    assert re.search(r", streams trimmed 0, entries trimmed 0, bytes trimmed 0$", again)
+
+
 def test_compaction_is_paused_and_goes_on(cluster: Up) -> None:
     assert cluster.run("bookie", "compact", "bookie-2", "--pause", "60").stdout == b"compaction is paused for 60 s\n"
     cluster.run("bookie", "compact", "bookie-2").failed_with_one_line(1, "compaction is paused")

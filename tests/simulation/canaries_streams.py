@@ -7,7 +7,7 @@ from octavo.bookie.journal.journal import RecordKind
 from octavo.bookie.storage import replay
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.writes import EntryWriter
-from octavo.bookie.upkeep.truncated import TruncatedStreams
+from octavo.bookie.upkeep.truncated import Trimmed, TruncatedStreams
 from octavo.client.log.stream_document import StreamLogDocument, log_term
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
 from octavo.client.log.stream_lead import StreamLead
@@ -123,8 +123,8 @@ def truncates_before_readers_know() -> list[Patch]:
 
 def nothing_is_trimmed() -> list[Patch]:
     @patch(TruncatedStreams, "round")
-    async def round_of_none(_original: Any, _self: Any) -> int:
-        return 0
+    async def round_of_none(_original: Any, _self: Any) -> Trimmed:
+        return Trimmed(0, 0, 0)
 
     return [round_of_none]
 
