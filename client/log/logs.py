@@ -81,10 +81,11 @@ class Logs:
     async def close(self) -> None:
         """Close writers, then handles. Raises the first failure, once all are closed."""
         failures: list[OctavoError] = []
-        for group in (list(self._writers), list(self._handles)):
-            results = await asyncio.gather(*(one.close() for one in group), return_exceptions=True)
+        writers, handles = list(self._writers), list(self._handles)
+        for closings in ([one.close_with_client for one in writers], [one.close for one in handles]):
+            results = await asyncio.gather(*(close() for close in closings), return_exceptions=True)
             # Those whose entries lack copies that they require: the next leader's takeover records what is missing.
-            await asyncio.gather(*(one.abandon() for one in group if isinstance(one, LogWriter) and not one.closed))
+            await asyncio.gather(*(one.abandon() for one in writers if not one.closed))
             for result in results:
                 if isinstance(result, OctavoError):
                     failures.append(result)

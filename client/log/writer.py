@@ -118,6 +118,8 @@ class LogWriter(AddFront, Closable):
         self._active_since = self._loop.time()
         self._failure: OctavoError | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._has_waited_for_copies = False
+        """A closing has ended because copies were missing."""
         self._turns = asyncio.Lock()
         """Held while the metadata are being changed by this writer."""
         self._rolling: asyncio.Task[None] | None = None
@@ -480,7 +482,8 @@ class LogWriter(AddFront, Closable):
         Any task may call it, any number of times: all calls share one closing, and cancelling one leaves it going on.
         Raises the writer's failure if an add was lost to it. Raises :class:`UnderReplicatedError` for a log that
         requires all copies, while entries lack some (rule G4): nothing is lost, the writer takes no adds, goes on
-        copying and keeps the lead, and the next call tries again. Closing the client gives the lead back all the same.
+        copying and keeps the lead, and the next call tries again. Closing the client gives the lead back all the same,
+        and does not wait for copies after a call that has.
         """
         check_loop(self._loop)
         closing = self._closing
@@ -489,6 +492,15 @@ class LogWriter(AddFront, Closable):
             self._closing = closing
         await asyncio.wait([closing])
         closing.result()
+
+    async def close_with_client(self) -> None:
+        """As :meth:`close`, but what has waited for copies in vain does not wait for them once more: the closing client
+        has nothing else to offer. Used only inside this package."""
+        if self._has_waited_for_copies and self._closing is None and self._life is Life.WRITING:
+            lacking = self._lead.lacking_copies()
+            if lacking is not None:
+                raise lacking
+        await self.close()
 
     async def _close(self) -> None:
         deadline = self._loop.time() + self._options.close_timeout_seconds
@@ -520,6 +532,7 @@ class LogWriter(AddFront, Closable):
                 await self._let_go()
         if short is not None:
             self._closing = None  # the next call tries again
+            self._has_waited_for_copies = True
             raise short
         if failure is not None:
             raise failure

@@ -154,6 +154,27 @@ async def test_a_client_that_is_closed_leaves_the_log_to_the_next_leader(logs: L
     assert await collect(following, 0, 2) == [b"x", b"y"]
 
 
+@pytest.mark.parametrize("has_copies", [False, True])
+async def test_a_client_does_not_wait_for_copies_after_its_writer_has(logs: LogCluster, *, has_copies: bool) -> None:
+    """The end of a block in which a client leads closes the writer, and then the client."""
+    client = await replace(logs, stack=contextlib.AsyncExitStack()).client(**BRIEF)
+    log = await client.create_log("orders", layout="stream", full_copies="required")
+    writer = await log.lead()
+    logs.bookies[2].hold(Op.ADD)
+    await writer.add(b"x")
+    with pytest.raises(UnderReplicatedError):
+        await writer.close()
+    writer._options = replace(writer._options, close_timeout_seconds=3600.0)  # how long another closing would wait
+    if has_copies:
+        logs.bookies[2].release(Op.ADD)
+        await until_full(writer)
+    async with asyncio.timeout(60):
+        with contextlib.nullcontext() if has_copies else pytest.raises(UnderReplicatedError):
+            await client.close()
+    assert writer.closed
+    assert (await root_of(logs)).state is (StreamState.AT_REST if has_copies else StreamState.OPEN)
+
+
 async def test_a_leader_whose_lock_is_lost_does_not_wait_for_copies_for_ever(logs: LogCluster) -> None:
     writer = await (await logs.log(**BRIEF)).lead()
     logs.bookies[2].hold(Op.ADD)
