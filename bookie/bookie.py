@@ -226,6 +226,7 @@ class Bookie:
             replaced=replaced,
         )
         self._stack.push_async_callback(upkeep.stop)
+        self.service.disk_shortage = lambda: upkeep.shortage
         try:
             await upkeep.start()
         except OSError as error:

@@ -34,7 +34,8 @@ async def bookies(
 ) -> None:
     """Show the bookies of the cluster.
 
-    The table shows state, version, rack, space and load of each bookie, and why details are missing. A bookie in doubt
+    The table shows state, version, rack, space and load of each bookie, how much disk space a bookie wants that
+    is read-only for lack of it, and why details are missing. A bookie in doubt
     may have lost entries: it refuses new entries for existing ledgers and never reports an entry as absent. A bookie
     that is not registered is shown as unavailable until it is forgotten with --forget.
     """
@@ -57,7 +58,10 @@ async def bookies(
 
 
 def as_table(known: "Sequence[BookieStatus]", now: float) -> tuple[list[str], list[list[object]]]:
-    """Headers and rows. The last column is there only if a bookie has given no details: the table is wide."""
+    """Headers and rows. The last columns are there only if a bookie lacks disk space, or has given no details: the
+    table is wide."""
+    from octavo.cli.cluster.health import shortage_in_words  # noqa: PLC0415
+
     headers = [
         "bookie", "address", "state", "doubt", "version", "rack", "free", "capacity", "ledgers", "connections",
         "certificate",
@@ -78,6 +82,10 @@ def as_table(known: "Sequence[BookieStatus]", now: float) -> tuple[list[str], li
         ]
         for bookie in known
     ]
+    if any(shortage_in_words(bookie.facts) is not None for bookie in known):
+        headers.append("short of space")
+        for row, bookie in zip(rows, known, strict=True):
+            row.append(shortage_in_words(bookie.facts))
     if any(bookie.error is not None for bookie in known):
         headers.append("no details because")
         for row, bookie in zip(rows, known, strict=True):

@@ -149,6 +149,8 @@ class BookieService:
         """Read-only, and there is no disk space for recovery adds either (rule B6)."""
         self.disk_space_low = False
         """A disk has less free space than that of which the bookie warns."""
+        self.disk_shortage: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Bytes that are free on a short disk, and that are wanted there; 0 and 0 unless disks make it read-only."""
         self.connections: dict[ServedConnection, None] = {}
         """In the order in which they came, as a simulated world must repeat what is done to all of them."""
         self.avoid_placement = False
@@ -248,6 +250,7 @@ class BookieService:
         statistics = self.storage.statistics()
         space = await self.storage.space.largest()
         traffic = self.traffic
+        short_free_bytes, short_wanted_bytes = self.disk_shortage()
         return {
             "state": "read-only" if self.read_only else "writable",
             "version": self.identity.software,
@@ -256,6 +259,8 @@ class BookieService:
             "total_bytes": space.total_bytes,
             "free_bytes": space.free_bytes,
             "disk_space_low": self.disk_space_low,
+            "disk_short_free_bytes": short_free_bytes,
+            "disk_short_wanted_bytes": short_wanted_bytes,
             "ledgers": statistics.ledgers,
             "journal_bytes": statistics.journal_bytes,
             "cache_bytes": statistics.cache_bytes,

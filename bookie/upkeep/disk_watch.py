@@ -10,6 +10,7 @@ several disks; the bookie is read-only when all of them are short.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Final, NamedTuple
 
 from octavo.protocol.errors import InvalidArgumentError
 
@@ -49,6 +50,18 @@ class DiskState:
         return bool(self.warned), self.read_only, self.out_of_space
 
 
+class Shortage(NamedTuple):
+    """What a bookie lacks that is read-only for lack of space."""
+
+    free_bytes: int
+    """Of the short disk that has least."""
+    wanted_bytes: int
+    """With so much free the disk is not short any more."""
+
+
+NO_SHORTAGE: Final = Shortage(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class DiskRoles:
     """Which directories a bookie cannot do without (``single``), and those of which it needs one (``entries``)."""
@@ -83,3 +96,11 @@ def judge(
     tight |= refused & short
     out_of_space = any(directory in tight for directory in roles.single) or tight.issuperset(roles.entries)
     return DiskState(short, warned, read_only, out_of_space)
+
+
+def shortage_of(state: DiskState, free_bytes: Mapping[PurePath, int], limits: DiskLimits) -> Shortage:
+    """Why the bookie is read-only, and how much it wants. Where a write has found a disk full, whatever its free space
+    says, more may be free than is wanted."""
+    if not state.read_only:
+        return NO_SHORTAGE
+    return Shortage(min(free_bytes[directory] for directory in state.short), limits.writable_bytes)

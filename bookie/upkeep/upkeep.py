@@ -19,7 +19,7 @@ from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.storage.compaction import CompactionResult
 from octavo.bookie.storage.scrubber import ScrubResult
 from octavo.bookie.storage.storage import Storage
-from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState, judge
+from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState, Shortage, judge, shortage_of
 from octavo.bookie.upkeep.garbage import Collection, GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
 from octavo.bookie.upkeep.replaced import ReplacedCopies
@@ -250,7 +250,14 @@ class Upkeep:
         for path in sorted(self.disks.warned - before.warned):
             log.warning("disk is filling up", path=str(path), free_bytes=free[path])
         if self.disks.read_only and not before.read_only:
-            log.error("read-only: a disk is short of space", paths=sorted(map(str, self.disks.short)))
+            short = sorted(self.disks.short)
+            log.error(
+                "read-only: a disk is short of space",
+                paths=list(map(str, short)),
+                free_bytes=[free[path] for path in short],
+                wanted_bytes=self._settings.limits.writable_bytes,
+                writes_refused=[str(path) for path in short if path in met_full],
+            )
             self.reclaim_space()
         elif before.read_only and not self.disks.read_only:
             log.info("writable again: the disks have enough free space")
@@ -268,6 +275,12 @@ class Upkeep:
         except OctavoError as error:
             # The metadata store does not answer, which ends no bookie: tried again at the next look.
             log.warning("state of the disks not announced", error=type(error).__name__, reason=error.message)
+
+    @property
+    def shortage(self) -> Shortage:
+        """What the bookie lacks while it is read-only for lack of space, when the disks were last looked at."""
+        free = {path: space.free_bytes for path, space in self.spaces.items()}
+        return shortage_of(self.disks, free, self._settings.limits)
 
     def reclaim_space(self) -> None:
         """Collect garbage and compact soon, ending a pause that was asked for: a disk is short of space."""

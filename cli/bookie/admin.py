@@ -82,6 +82,7 @@ def _print_bookie(shown: Mapping[str, Any]) -> None:
     for name, value in lines.items():
         print_line(f"{name:<{width}}  {value}")
     print_line("")
+    wanted = shown["facts"].get("disk_short_wanted_bytes")
     print_table(
         ["directory", "path", "free", "size", ""],
         [
@@ -90,7 +91,9 @@ def _print_bookie(shown: Mapping[str, Any]) -> None:
                 disk["path"],
                 _size(disk["free_bytes"]),
                 _size(disk["total_bytes"]),
-                "short of space" if disk["short_of_space"] else None,
+                ("short of space" + (f": {_size(wanted)} wanted" if wanted else ""))
+                if disk["short_of_space"]
+                else None,
             ]
             for disk in shown["disks"]
         ],

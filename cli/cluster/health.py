@@ -88,7 +88,9 @@ def _of_bookie(bookie: "BookieStatus", now: float) -> list[Finding]:
         return [Finding(Severity.PROBLEM, text)]
     findings: list[Finding] = []
     if bookie.state.value == "read-only":
-        findings.append(Finding(Severity.WARNING, f"{name} is read-only: its log says why"))
+        shortage = shortage_in_words(facts)
+        why = "its log says why" if shortage is None else f"a disk is short of space, {shortage}"
+        findings.append(Finding(Severity.WARNING, f"{name} is read-only: {why}"))
     if facts.get("in_doubt"):
         findings.append(Finding(Severity.WARNING, f"{name} is in doubt: it may have lost entries of existing ledgers"))
     damaged = sum(_number(facts, fact) for fact in ("entries_damaged", "index_damage"))
@@ -104,6 +106,14 @@ def _of_bookie(bookie: "BookieStatus", now: float) -> list[Finding]:
         text = f"{name} has less than disk_warn_bytes of disk space left: free space, or add bookies"
         findings.append(Finding(Severity.WARNING, text))
     return findings
+
+
+def shortage_in_words(facts: Mapping[str, Any] | None) -> str | None:
+    """How much disk space a bookie has and wants that is read-only for lack of it; None of others."""
+    wanted_bytes = 0.0 if facts is None else _number(facts, "disk_short_wanted_bytes")
+    if facts is None or not wanted_bytes:
+        return None
+    return f"{_number(facts, 'disk_short_free_bytes') / 1e9:,.1f} GB free, {wanted_bytes / 1e9:,.1f} GB wanted"
 
 
 def _number(facts: Mapping[str, Any], name: str) -> float:

@@ -3,7 +3,7 @@
 from pathlib import PurePath
 
 import pytest
-from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState, judge
+from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState, Shortage, judge, shortage_of
 from octavo.bookie.upkeep.hours import Hours
 from octavo.protocol.errors import InvalidArgumentError
 
@@ -44,6 +44,21 @@ def test_a_write_that_found_no_room_counts_more_than_free_space() -> None:
     state = judge(DiskState(), {DATA: 10**9}, ONE_DISK, LIMITS, met_full=[DATA])
     assert (state.read_only, state.out_of_space) == (True, True)
     assert judge(state, {DATA: 10**9}, ONE_DISK, LIMITS) == DiskState()
+
+
+@pytest.mark.parametrize(
+    ("free", "shortage"),
+    [
+        ({DATA: 99, JOURNAL: 500, MORE: 500}, Shortage(0, 0)),  # entries go to the other disk
+        ({DATA: 500, JOURNAL: 98, MORE: 97}, Shortage(97, 200)),
+        ({DATA: 500, JOURNAL: 150, MORE: 97}, Shortage(0, 0)),
+    ],
+)
+def test_what_a_read_only_bookie_lacks_is_told_of_the_tightest_disk(
+    free: dict[PurePath, int], shortage: Shortage
+) -> None:
+    roles = DiskRoles((JOURNAL,), (DATA, MORE))
+    assert shortage_of(judge(DiskState(), free, roles, LIMITS), free, LIMITS) == shortage
 
 
 def test_clients_and_operators_learn_of_the_first_low_disk_and_of_each_turn() -> None:

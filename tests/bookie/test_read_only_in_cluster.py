@@ -70,6 +70,13 @@ async def test_writer_leaves_a_bookie_that_turned_read_only_and_no_add_fails(tmp
         shown = {bookie.bookie_id: bookie.facts for bookie in await client.bookies(details=True)}
         low = [bookie_id for bookie_id, facts in shown.items() if facts is not None and facts["disk_space_low"]]
         assert low == [full]
+        short = {
+            bookie_id: (facts["disk_short_free_bytes"], facts["disk_short_wanted_bytes"])
+            for bookie_id, facts in shown.items()
+            if facts is not None
+        }
+        assert short.pop(full) == (MEBIBYTE // 4 * 3, 2 * MEBIBYTE)
+        assert set(short.values()) == {(0, 0)}
         disks[full].free_bytes = 4 * MEBIBYTE
 
         async def all_writable() -> bool:

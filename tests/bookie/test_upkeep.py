@@ -335,6 +335,25 @@ async def test_disk_that_fills_up_while_the_metadata_are_away_ends_no_bookie_and
         await eventually(lambda: bookie.states == [True, False])
 
 
+async def test_a_bookie_that_turns_read_only_says_how_much_is_free_and_how_much_is_wanted(
+    store: MetadataStore, logged: list[MutableMapping[str, object]]
+) -> None:
+    filesystem = MemoryFileSystem()
+    filesystem.capacity_bytes = 9_000_000
+    limits = DiskLimits(warn_bytes=4_500_000, writable_bytes=4_000_000, read_only_bytes=3_000_000)
+    async with rig(filesystem, quick(limits), store) as bookie:
+        assert bookie.upkeep.shortage == (0, 0)
+        filesystem.set_content(DATA / "others", bytes(7_000_000))
+        await eventually(lambda: bookie.read_only)
+        free = bookie.upkeep.spaces[DATA].free_bytes
+        assert 0 < free < 2_000_000
+        assert bookie.upkeep.shortage == (free, 4_000_000)
+        (event,) = [event for event in logged if event["event"] == "read-only: a disk is short of space"]
+        assert event["paths"] == [str(DATA), str(JOURNAL)], "of one disk"
+        assert event["free_bytes"] == [free, free]
+        assert (event["wanted_bytes"], event["writes_refused"]) == (4_000_000, [])
+
+
 async def test_scrubber_finds_rot_that_no_client_has_read(
     store: MetadataStore, logged: list[MutableMapping[str, object]]
 ) -> None:

@@ -22,6 +22,7 @@ def bookie(name: str, state: BookieState = BookieState.WRITABLE, version: str = 
     return BookieStatus(BookieId(name), f"{name}:3181", state, version, "/r", GOOD | facts)
 
 
+SHORT: dict[str, Any] = {"disk_short_free_bytes": 500_000_000, "disk_short_wanted_bytes": 2_000_000_000}
 NOW, DAY = 1_800_000_000.0, 86_400.0
 THREE = [bookie("a"), bookie("b"), bookie("c")]
 
@@ -49,7 +50,12 @@ def test_a_healthy_cluster_has_no_findings() -> None:
             PROBLEM,
             "does not show its state to this client: no r",
         ),
-        ([*THREE, bookie("d", BookieState.READ_ONLY)], WARNING, "read-only"),
+        ([*THREE, bookie("d", BookieState.READ_ONLY)], WARNING, "read-only: its log says why"),
+        (
+            [*THREE, bookie("d", BookieState.READ_ONLY, **SHORT)],
+            WARNING,
+            "read-only: a disk is short of space, 0.5 GB free, 2.0 GB wanted",
+        ),
         ([*THREE, bookie("d", in_doubt=True)], WARNING, "in doubt"),
         ([*THREE, bookie("d", entries_damaged=2)], PROBLEM, "2 damaged"),
         ([*THREE, bookie("d", index_damage=1)], PROBLEM, "1 damaged"),
@@ -112,6 +118,14 @@ def test_the_table_of_bookies_says_why_details_are_missing() -> None:
     headers, rows = as_table([*THREE, without_facts(UnauthorizedError("no\nrole"))], NOW)
     assert headers[-1] == "no details because"
     assert [row[-1] for row in rows] == [None, None, None, "no role"]
+    assert {len(row) for row in rows} == {len(headers)}
+
+
+def test_the_table_of_bookies_says_how_much_space_a_bookie_lacks() -> None:
+    others = [bookie("a", disk_short_free_bytes=0, disk_short_wanted_bytes=0), without_facts()]
+    headers, rows = as_table([bookie("d", BookieState.READ_ONLY, **SHORT), *others], NOW)
+    assert headers[-1] == "short of space"
+    assert [row[-1] for row in rows] == ["0.5 GB free, 2.0 GB wanted", None, None]
     assert {len(row) for row in rows} == {len(headers)}
 
 
