@@ -101,6 +101,8 @@ class Pages(tuple[PageReference, ...]):
 
     revision_min: int
     """The least revision of metadata that name these pages."""
+    text: str | None = None
+    """The stored form, once it was made: all versions of the metadata that share the pages share it."""
 
     def __new__(cls, pages: Iterable[PageReference] = ()) -> Self:
         made = super().__new__(cls, pages)

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from octavo.metadata.encoding import FieldReader, decode_object, encode_items, encode_object, with_checksum
+from octavo.metadata.encoding import FieldReader, decode_object, encode_texts, with_checksum
 from octavo.metadata.page_reference import PageReference, parse_page_name
-from octavo.metadata.stream_encoding import decode_fragment, encode_fragment, fragments_bytes
+from octavo.metadata.stream_encoding import decode_fragment, fragment_text, fragments_bytes, fragments_text
 from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
@@ -132,9 +132,7 @@ def make_page(stream: StreamMetadata, fragments: Sequence[StreamFragment], follo
     """A page of consecutive fragments of ``stream``, for its present revision. ``following``: the fragment after
     them."""
     first, last = fragments[0], fragments[-1]
-    value = encode_object(
-        {"ledger_id": stream.ledger_id, "fragments": [encode_fragment(one) for one in fragments]}, format_number=FORMAT
-    )
+    value = _encode(stream, fragments)
     reference = PageReference(
         revision=stream.revision,
         token=_digest(value),
@@ -147,6 +145,11 @@ def make_page(stream: StreamMetadata, fragments: Sequence[StreamFragment], follo
         opened_at_ms=first.opened_at_ms,
     )
     return Page(reference, value)
+
+
+def _encode(stream: StreamMetadata, fragments: Sequence[StreamFragment]) -> bytes:
+    texts = {"ledger_id": str(stream.ledger_id), "fragments": fragments_text(fragments)}
+    return encode_texts(texts, format_number=FORMAT)
 
 
 def decode_page(stream: StreamMetadata, page: PageReference, value: bytes) -> StreamMetadata:
@@ -190,7 +193,7 @@ def extended_page(
     checksum, found, rest = value.partition(before)
     if count > PAGE_FRAGMENTS_MAX or len(checksum) != _CHECKSUM_BYTES or not found or not rest.endswith(behind):
         return None
-    kept, added = rest.removesuffix(behind).decode("ascii"), encode_items(map(encode_fragment, moved))
+    kept, added = rest.removesuffix(behind).decode("ascii"), ",".join(map(fragment_text, moved))
     extended = with_checksum("", f'"format":{FORMAT},"fragments":[{kept},{added}],"ledger_id":{stream.ledger_id}')
     last = moved[-1]
     reference = replace(
@@ -290,8 +293,5 @@ def with_members(part: StreamMetadata, replacements: Mapping[tuple[EntryId, int]
 def repaired_page(stream: StreamMetadata, page: PageReference, part: StreamMetadata) -> Page:
     """The page with the fragments of ``part``, for the present revision of the root: it differs from the old one in
     bookies only. Fragments that are truncated are kept, so that the root can say the same of it."""
-    value = encode_object(
-        {"ledger_id": stream.ledger_id, "fragments": [encode_fragment(one) for one in part.fragments]},
-        format_number=FORMAT,
-    )
+    value = _encode(stream, part.fragments)
     return Page(replace(page, revision=stream.revision, token=_digest(value)), value)

@@ -11,7 +11,17 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from octavo.metadata.debts import Debt, FullCopies, debt_from, stored_debt
-from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_bytes, encode_instant, encode_object
+from octavo.metadata.encoding import (
+    NO_FIELDS,
+    FieldReader,
+    decode_object,
+    encode_bytes,
+    encode_instant,
+    encode_text,
+    encode_texts,
+    object_text,
+    value_text,
+)
 from octavo.metadata.page_reference import PageReference, Pages
 from octavo.metadata.stream_model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest
@@ -31,35 +41,48 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         "ledger_id": stream.ledger_id,
         "state": stream.state.value,
         "term": stream.term,
-        "fragments": [encode_fragment(fragment) for fragment in stream.fragments],
         "last_entry_id": stream.last_entry_id,
         "length": stream.length,
         "custom_metadata": {key: encode_bytes(value) for key, value in stream.custom_metadata.items()},
         "created_at": encode_instant(stream.created_at),
         "writer_token": stream.writer_token,
-        "stream": {
-            **stream.unknown_stream_fields,
-            "owner": stream.owner,
-            "start": stream.start,
-            "keys": [_encode_key(key) for key in stream.keys],
-        },
     }
-    if stream.revision:
-        fields["stream"]["revision"] = stream.revision
-    if stream.pages:
-        fields["stream"] |= {
-            "page_references": [page.to_fields() for page in stream.pages],
-            "start_entry_id": stream.start_entry_id,
-        }
-    if stream.terms_skipped:
-        fields["stream"]["terms_skipped"] = stream.terms_skipped
-    if stream.full_copies is not None:
-        fields["stream"]["full_copies"] = stream.full_copies.value
     if stream.private:
         fields["private"] = True
     if stream.fenced_at is not None:
         fields |= {"fenced_at": encode_instant(stream.fenced_at), "fenced_by": stream.fenced_by}
-    return encode_object(fields, format_number=FORMAT)
+    texts = {name: value_text(value) for name, value in fields.items()}
+    return encode_texts(
+        {**texts, "fragments": fragments_text(stream.fragments), "stream": _encode_part(stream)}, format_number=FORMAT
+    )
+
+
+def _encode_part(stream: StreamMetadata) -> str:
+    """What only streams have."""
+    fields: dict[str, Any] = {
+        **stream.unknown_stream_fields,
+        "owner": stream.owner,
+        "start": stream.start,
+        "keys": [_encode_key(key) for key in stream.keys],
+    }
+    if stream.revision:
+        fields["revision"] = stream.revision
+    if stream.terms_skipped:
+        fields["terms_skipped"] = stream.terms_skipped
+    if stream.full_copies is not None:
+        fields["full_copies"] = stream.full_copies.value
+    texts = {name: value_text(value) for name, value in fields.items()}
+    if stream.pages:
+        texts |= {"page_references": _pages_text(stream.pages), "start_entry_id": value_text(stream.start_entry_id)}
+    return object_text(texts)
+
+
+def _pages_text(pages: tuple[PageReference, ...]) -> str:
+    if not isinstance(pages, Pages):
+        return value_text([page.to_fields() for page in pages])
+    if pages.text is None:
+        pages.text = value_text([page.to_fields() for page in pages])
+    return pages.text
 
 
 def encoded_fragments_bytes(stream: StreamMetadata) -> int:
@@ -69,7 +92,12 @@ def encoded_fragments_bytes(stream: StreamMetadata) -> int:
 
 def fragments_bytes(fragments: Iterable[StreamFragment]) -> int:
     """Bytes that these fragments take in the stored form, up to a few."""
-    return len(encode_object({"fragments": [encode_fragment(one) for one in fragments]}, format_number=FORMAT))
+    return len(fragments_text(fragments))
+
+
+def fragments_text(fragments: Iterable[StreamFragment]) -> str:
+    """The stored form of some fragments."""
+    return f"[{','.join(map(fragment_text, fragments))}]"
 
 
 def decode_stream(ledger_id: LedgerId, value: bytes) -> StreamMetadata:
@@ -128,21 +156,18 @@ def _pages_from(stored: str) -> Pages:
     return Pages(map(PageReference.from_fields, json.loads(stored)))
 
 
-def encode_fragment(fragment: StreamFragment) -> dict[str, Any]:
-    """The fields of a fragment."""
-    return {
-        **fragment.unknown_fields,
-        "first_entry_id": fragment.first_entry_id,
-        "first_position": fragment.first_position,
-        "bookies": list(fragment.bookies),
-        "write_quorum": fragment.write_quorum,
-        "ack_quorum": fragment.ack_quorum,
-        "key": fragment.key,
-        "length_before": fragment.length_before,
-        "opened_at_ms": fragment.opened_at_ms,
-        **({"leader_term": fragment.leader_term} if fragment.leader_term else {}),
-        **({} if fragment.debt is None else {"debt": stored_debt(fragment.debt)}),
-    }
+def fragment_text(fragment: StreamFragment) -> str:
+    """The stored form of a fragment. Written out by hand, in the order of the names: most of the work of a takeover of
+    a long stream is to encode its fragments."""
+    debt = "" if fragment.debt is None else f'"debt":{value_text(stored_debt(fragment.debt))},'
+    leader_term = f'"leader_term":{fragment.leader_term},' if fragment.leader_term else ""
+    text = (
+        f'{{"ack_quorum":{fragment.ack_quorum},"bookies":[{",".join(map(encode_text, fragment.bookies))}],{debt}'
+        f'"first_entry_id":{fragment.first_entry_id},"first_position":{fragment.first_position},'
+        f'"key":{fragment.key},{leader_term}"length_before":{fragment.length_before},'
+        f'"opened_at_ms":{fragment.opened_at_ms},"write_quorum":{fragment.write_quorum}}}'
+    )
+    return value_text({**fragment.unknown_fields, **json.loads(text)}) if fragment.unknown_fields else text
 
 
 def decode_fragment(fields: object, what: str) -> StreamFragment:

@@ -119,24 +119,32 @@ def _check_fragment(fragment: StreamFragment) -> None:
 
 def following_problem(one: StreamFragment, following: StreamFragment) -> str | None:
     """Why ``following`` cannot follow ``one``; None when it can."""
+    term, next_term = term_of(one.first_entry_id), term_of(following.first_entry_id)
+    same_term = term == next_term
     positions = following.first_position - one.first_position
     places = following.first_entry_id - one.first_entry_id
-    begins_term = following.term > one.term and offset_of(following.first_entry_id) == 0
+    begins_term = next_term > term and offset_of(following.first_entry_id) == 0
     problems = (
         (positions < 1, "must come after the one before it, which cannot be empty"),
         (
-            one.first_entry_id + positions - 1 > last_place(one.term),
+            one.first_entry_id + positions - 1 > last_place(term),
             "leaves more positions to the one before it than its term has places",
         ),
-        (following.term == one.term and places != positions, "does not start at the place that follows in its term"),
-        (following.term != one.term and not begins_term, "is of another term, and does not begin a later one"),
+        (same_term and places != positions, "does not start at the place that follows in its term"),
+        (not same_term and not begins_term, "is of another term, and does not begin a later one"),
         (following.length_before < one.length_before, "has less before it than the one before it"),
         (following.key < one.key, "has an older key than the one before it"),
         (
-            following.term == one.term and following.form != one.form,
+            same_term and following.form != one.form,
             "has other quorums or another key than the one before it, which is of the same term",
         ),
-        (following.first_term < one.first_term, "continues a term of another client than the one before it"),
+        (
+            (following.leader_term or next_term) < (one.leader_term or term),
+            "continues a term of another client than the one before it",
+        ),
         (following.opened_at_ms < one.opened_at_ms, "was begun before the one before it"),
     )
-    return next((problem for applies, problem in problems if applies), None)
+    for applies, problem in problems:
+        if applies:
+            return problem
+    return None

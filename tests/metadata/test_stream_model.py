@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.metadata.debts import NO_DEBT
+from octavo.metadata.debts import NO_DEBT, Debt, FullCopies
 from octavo.metadata.encoding import decode_object, encode_object
 from octavo.metadata.model import decode_ledger, encode_ledger
 from octavo.metadata.stream_encoding import FORMAT, decode_stream, encode_stream
@@ -213,13 +213,30 @@ def test_golden_bytes() -> None:
     assert decode_stream(SEVEN, GOLDEN.read_bytes()) == FULL
 
 
+OWING = replace(
+    STREAM,
+    full_copies=FullCopies.RECORDED,
+    private=True,
+    fragments=tuple(
+        replace(one, debt=Debt(one.first_entry_id, one.first_entry_id), unknown_fields={"zone": [1], "aa": "\u00e4"})
+        for one in STREAM.fragments
+    ),
+)
+
+
 @pytest.mark.parametrize(
-    "stream", [open_stream(), STREAM, STREAM.in_recovery(), FULL, FULL.closed(), STREAM.restored(9)]
+    "stream", [open_stream(), STREAM, STREAM.in_recovery(), FULL, FULL.closed(), STREAM.restored(9), OWING]
 )
 def test_stored_form_gives_the_same_stream(stream: StreamMetadata) -> None:
-    again = decode_stream(SEVEN, encode_stream(stream))
+    stored = encode_stream(stream)
+    again = decode_stream(SEVEN, stored)
     assert again == stream
-    assert encode_stream(again) == encode_stream(stream)
+    assert encode_stream(again) == stored
+    fields = json.loads(stored)
+    spaced = json.dumps(fields).encode()
+    assert decode_stream(SEVEN, spaced) == stream, "written in another form: the checksum is that of the canonical one"
+    del fields["crc32c"]
+    assert encode_object(fields, format_number=fields.pop("format")) == stored, "the canonical form, with its checksum"
 
 
 def test_changes_keep_the_fields_of_a_newer_version() -> None:

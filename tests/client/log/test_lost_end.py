@@ -97,7 +97,7 @@ async def test_a_handle_that_remembers_what_is_lost_does_not_truncate_above_what
     for number in range(10):
         await writer.add(str(number).encode())
     remembers = await (await logs.client()).open_log("orders")
-    assert await remembers.refresh() == 10
+    assert len(await collect(remembers, 0, 10)) == 10
     await lose_end(logs)
     with pytest.raises(InvalidArgumentError, match="8 is beyond its end, 5"):
         await remembers.truncate(8)
