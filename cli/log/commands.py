@@ -292,12 +292,9 @@ async def tail(
 ) -> None:
     """Follow a log across leaders until interrupted.
 
-    The command also ends at the end of a log that is sealed.
-
-    Payloads are written as `read` writes them.
-
-    A cursor is made if there is none; it is stored about once a second and at the end, so that after a crash some
-    entries are shown again and none is missed.
+    It also ends at the end of a sealed log, and writes payloads as `read` does. With --cursor it creates the cursor if
+    there is none, and stores it about once a second and when it ends: after a crash it shows some entries again and
+    misses none.
     """
     from octavo.cli.log.follow import write_entries  # noqa: PLC0415
 
