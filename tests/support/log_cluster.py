@@ -51,7 +51,14 @@ class LogCluster:
 
     async def client(self, **options: Any) -> octavo.Client:
         """A client of its own, as another process would have."""
-        store = await self.metadata.open()
+        return await self._client_of(await self.metadata.open(), options)
+
+    async def interposed_client(self, **options: Any) -> tuple[octavo.Client, InterposedStore]:
+        """A client of its own, and the store between it and the real one."""
+        store = InterposedStore(await self.metadata.open())
+        return await self._client_of(store.face, options), store
+
+    async def _client_of(self, store: MetadataStore, options: dict[str, Any]) -> octavo.Client:
         client = Client(
             store,
             cluster_id=self.cluster_id,
@@ -59,17 +66,6 @@ class LogCluster:
             rng=random.Random(next(self._seeds)),
         )
         return await self.stack.enter_async_context(client)
-
-    async def interposed_client(self, **options: Any) -> tuple[octavo.Client, InterposedStore]:
-        """A client, and the store between it and the real one."""
-        store = InterposedStore(await self.metadata.open())
-        client = Client(
-            store.face,
-            cluster_id=self.cluster_id,
-            options=ClientOptions(**(QUICK | options)),
-            rng=random.Random(next(self._seeds)),
-        )
-        return await self.stack.enter_async_context(client), store
 
     async def log(self, name: str = "orders", **options: Any) -> octavo.Log:
         """A new log, and a handle on it in a client of its own."""

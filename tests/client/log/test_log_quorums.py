@@ -2,25 +2,21 @@
 
 import asyncio
 import contextlib
-import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.client.client import Client
 from octavo.client.log.writer import Life
-from octavo.client.options import ClientOptions
 from octavo.metadata.page_out import page_out
-from octavo.metadata.store import Versioned
 from octavo.metadata.stream_model import StreamMetadata, StreamState
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
 from octavo.protocol.quorums import Quorums
 from support.interposed_store import InterposedStore
-from support.log_cluster import QUICK, LogCluster, collect, open_log_cluster
+from support.log_cluster import LogCluster, collect, open_log_cluster
 from support.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, loop_turns
 
@@ -33,12 +29,6 @@ async def logs() -> AsyncIterator[LogCluster]:
         yield made
 
 
-async def root_of(logs: LogCluster) -> Versioned[StreamMetadata]:
-    """The metadata of the only stream."""
-    (ledger_id,) = await logs.ledgers()
-    return await logs.store.read_stream(LedgerId(ledger_id))
-
-
 def forms(stream: StreamMetadata) -> list[tuple[int, int, int]]:
     """E, Qw and Qa of each fragment."""
     return [(len(one.bookies), one.write_quorum, one.ack_quorum) for one in stream.fragments]
@@ -46,14 +36,7 @@ def forms(stream: StreamMetadata) -> list[tuple[int, int, int]]:
 
 async def interposed_log(logs: LogCluster, **options: Any) -> tuple[octavo.Log, InterposedStore]:
     """A new log in a client of its own, and the store between the two."""
-    store = InterposedStore(await logs.metadata.open())
-    client = Client(
-        store.face,
-        cluster_id=logs.cluster_id,
-        options=ClientOptions(**(QUICK | options)),
-        rng=random.Random(7),
-    )
-    client = await logs.stack.enter_async_context(client)
+    client, store = await logs.interposed_client(**options)
     return await client.create_log("orders", layout="stream"), store
 
 
@@ -74,7 +57,7 @@ async def test_each_position_is_stored_with_the_quorums_of_its_time(logs: LogClu
         await writer.change(ensemble_size=2, write_quorum=2)
         await writer.add(b"two copies: 6")
         assert (writer.term, writer.end) == (1, 7), "it is the same leader"
-    root = (await root_of(logs)).value
+    root = await logs.root()
     assert forms(root) == [(3, 3, 2), (5, 3, 2), (2, 2, 2)]
     assert [(one.term, one.first_term) for one in root.fragments] == [(2, 2), (3, 2), (4, 2)]
     assert [copies(logs, root.ledger_id, b": %d" % at) for at in range(7)] == [3, 3, 3, 3, 3, 3, 2]
@@ -98,7 +81,7 @@ async def test_later_leaders_keep_to_them(logs: LogCluster) -> None:
         second_log = await (await logs.client()).open_log("orders")
         async with second_log.take_over() as fourth:  # from a leader that writes
             await fourth.add(b"3")
-    assert set(forms((await root_of(logs)).value)) == {(4, 4, 3)}
+    assert set(forms(await logs.root())) == {(4, 4, 3)}
     assert [entry.payload for entry in await log.read(0, 3)] == [b"0", b"1", b"2", b"3"]
 
 
@@ -129,15 +112,15 @@ async def test_adds_and_a_follower_go_on_meanwhile(logs: LogCluster) -> None:
         assert await asyncio.gather(*adding) == list(range(60))
         await asyncio.wait_for(following, WAIT_SECONDS)
     assert seen == [b"%d" % at for at in range(60)]
-    assert forms((await root_of(logs)).value)[-1] == (5, 1, 1)
+    assert forms(await logs.root())[-1] == (5, 1, 1)
 
 
 async def test_what_is_as_wanted_already_is_not_changed(logs: LogCluster) -> None:
     log = await logs.log()
     async with log.lead() as writer:
-        before = (await root_of(logs)).version
+        before = (await logs.stored_root()).version
         await writer.change(ensemble_size=3, ack_quorum=2)
-        assert (await root_of(logs)).version == before
+        assert (await logs.stored_root()).version == before
 
 
 @pytest.mark.parametrize(
@@ -153,10 +136,10 @@ async def test_what_is_as_wanted_already_is_not_changed(logs: LogCluster) -> Non
 async def test_quorums_that_cannot_be_are_refused(logs: LogCluster, change: dict[str, Any], complaint: str) -> None:
     log = await logs.log()
     async with log.lead() as writer:
-        before = (await root_of(logs)).version
+        before = (await logs.stored_root()).version
         with pytest.raises(InvalidArgumentError, match=complaint):
             await writer.change(**change)
-        assert (await root_of(logs)).version == before
+        assert (await logs.stored_root()).version == before
         assert await writer.add(b"0") == 0
 
 
@@ -164,10 +147,10 @@ async def test_without_enough_bookies_the_present_term_serves_on(logs: LogCluste
     log = await logs.log()
     async with log.lead() as writer:
         await writer.add(b"0")
-        before = (await root_of(logs)).version
+        before = (await logs.stored_root()).version
         with pytest.raises(octavo.NotEnoughBookiesError):
             await writer.change(ensemble_size=6)
-        assert (await root_of(logs)).version == before
+        assert (await logs.stored_root()).version == before
         assert await writer.add(b"1") == 1
 
 
@@ -197,13 +180,13 @@ async def test_of_the_term_after_nothing_is_sent_before_all_is_acknowledged_with
         await loop_turns(50)
         new = writer.add_nowait(b"new")
         await loop_turns(50)
-        root = (await root_of(logs)).value
+        root = await logs.root()
         assert (forms(root), copies(logs, root.ledger_id, b"new")) == ([(3, 3, 2)], 0)
         for bookie in logs.bookies:
             bookie.release(Op.ADD)
         await changing
         assert [await old, await new] == [1, 2]
-        assert forms((await root_of(logs)).value) == [(3, 3, 2), (1, 1, 1)]
+        assert forms(await logs.root()) == [(3, 3, 2), (1, 1, 1)]
         assert (copies(logs, root.ledger_id, b"old"), copies(logs, root.ledger_id, b"new")) == (3, 1)
 
 
@@ -223,7 +206,7 @@ async def test_a_change_whose_segment_fails_is_made_after_healing(logs: LogClust
         await asyncio.wait_for(changing, WAIT_SECONDS)
         assert await pending == 1
         assert await writer.add(b"2") == 2
-        assert forms((await root_of(logs)).value)[-1] == (5, 3, 2)
+        assert forms(await logs.root())[-1] == (5, 3, 2)
     assert await collect(log, 0, 3) == [b"0", b"1", b"2"]
 
 
@@ -249,14 +232,14 @@ async def test_a_leader_that_dies_with_its_change_in_doubt(logs: LogCluster, sta
     second_log = await (await logs.client()).open_log("orders")
     async with second_log.take_over() as second:
         wanted = (5, 5, 4) if stands else (3, 3, 2)
-        assert forms((await root_of(logs)).value)[-1] == wanted
+        assert forms(await logs.root())[-1] == wanted
         assert await second.add(b"1") == 1
     changing.cancel()
     waiting.cancel()
     await asyncio.wait([changing, waiting])
     with contextlib.suppress(octavo.NotLeaderError):  # of the add, if the writer has not heard of its end before
         await writer.close()
-    assert forms((await root_of(logs)).value) == [(3, 3, 2), wanted], "the term without entries is gone"
+    assert forms(await logs.root()) == [(3, 3, 2), wanted], "the term without entries is gone"
     assert await collect(second_log, 0, 2) == [b"0", b"1"]
 
 
@@ -269,7 +252,7 @@ async def test_the_change_of_a_leader_that_was_taken_over_is_refused(logs: LogCl
         await second.add(b"1")
         with pytest.raises(octavo.NotLeaderError):
             await writer.change(ensemble_size=5)
-        assert forms((await root_of(logs)).value) == [(3, 3, 2), (3, 3, 2)]
+        assert forms(await logs.root()) == [(3, 3, 2), (3, 3, 2)]
         assert await second.add(b"2") == 2
 
 
@@ -279,9 +262,9 @@ async def test_quorums_of_positions_in_pages(logs: LogCluster) -> None:
         for at in range(6):
             await writer.add(b"%d" % at)
             await writer.change(ensemble_size=5 - at % 3)
-        await page_out(logs.store, (await root_of(logs)).value.ledger_id, writer_token="by hand")
+        await page_out(logs.store, (await logs.root()).ledger_id, writer_token="by hand")
     reader = await (await logs.client()).open_log("orders")
-    root = await root_of(logs)
+    root = await logs.stored_root()
     assert root.value.pages, "the older fragments are in a page"
     assert [entry.payload for entry in await reader.read(0, 5)] == [b"%d" % at for at in range(6)]
 
@@ -292,7 +275,7 @@ async def test_a_log_that_rests_with_a_change_of_its_last_leader_is_sealed_and_r
         await writer.add(b"0")
         await writer.change(ensemble_size=4)
     assert await log.seal() == 1
-    root = (await root_of(logs)).value
+    root = await logs.root()
     assert root.state is StreamState.CLOSED
     assert await collect(log, 0, 1) == [b"0"]
 
@@ -303,4 +286,4 @@ async def test_a_writer_that_is_closed_changes_nothing(logs: LogCluster) -> None
         await writer.add(b"0")
     with pytest.raises(OctavoError):
         await writer.change(ensemble_size=4)
-    assert forms((await root_of(logs)).value) == [(3, 3, 2)]
+    assert forms(await logs.root()) == [(3, 3, 2)]

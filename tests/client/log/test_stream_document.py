@@ -29,7 +29,6 @@ from octavo.client.log.stream_document import (
 )
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
 from octavo.client.log.update import read_stream_log
-from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore
 from octavo.metadata.changes import Refuse, Settled
 from octavo.metadata.encoding import decode_object, encode_object
@@ -45,8 +44,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums
-from support.interposed_store import InterposedStore
-from support.log_cluster import QUICK, LogCluster, open_log_cluster
+from support.log_cluster import LogCluster, open_log_cluster
 from support.log_documents import empty_log
 from support.metadata_clusters import DRIVERS
 
@@ -168,14 +166,6 @@ async def logs(tmp_path: Path) -> Any:
         yield made
 
 
-async def creator(logs: LogCluster) -> tuple[Client, InterposedStore]:
-    """A client, and its store, in which the test can meddle."""
-    store = InterposedStore(await logs.metadata.open())
-    client = Client(store.face, cluster_id=logs.cluster_id, options=ClientOptions(**QUICK))
-    await logs.stack.enter_async_context(client)
-    return client, store
-
-
 async def create(client: Client, *, layout: Any = "stream", private: bool = False) -> Log:
     protection = Protection(b"secret", Digest.HMAC_SHA256, private)
     return await client._logs.create("orders", Quorums(3, 3, 2), protection, NO_RETENTION, layout)
@@ -187,7 +177,7 @@ async def document(store: MetadataStore) -> StreamLogDocument | LogDocument | No
 
 
 async def test_a_new_log_is_a_stream_at_rest_that_names_its_log(logs: LogCluster) -> None:
-    client, _ = await creator(logs)
+    client, _ = await logs.interposed_client()
     await create(client, private=True)
     stored = await document(logs.store)
     assert isinstance(stored, StreamLogDocument)
@@ -201,7 +191,7 @@ async def test_a_new_log_is_a_stream_at_rest_that_names_its_log(logs: LogCluster
 
 @pytest.mark.parametrize("second", ["stream", "chain"])
 async def test_a_log_is_created_once_whatever_the_layout(logs: LogCluster, second: str) -> None:
-    client, _ = await creator(logs)
+    client, _ = await logs.interposed_client()
     await create(client)
     ledgers = await logs.ledgers()
     with pytest.raises(LogExistsError):
@@ -210,7 +200,7 @@ async def test_a_log_is_created_once_whatever_the_layout(logs: LogCluster, secon
 
 
 async def test_of_concurrent_creators_one_wins_and_nothing_is_left_of_the_others(logs: LogCluster) -> None:
-    clients = [(await creator(logs))[0] for _ in range(8)]
+    clients = [(await logs.interposed_client())[0] for _ in range(8)]
     results = await asyncio.gather(*map(create, clients), return_exceptions=True)
     assert sum(isinstance(one, Log) for one in results) == 1
     assert all(isinstance(one, Log | LogExistsError) for one in results), results
@@ -226,7 +216,7 @@ async def test_a_creator_that_dies_in_any_step_leaves_a_name_that_can_be_used(
     logs: LogCluster, step: str, answers: str, second: str
 ) -> None:
     """The store's answer is lost, and the creator does nothing any more: it is as good as dead."""
-    dying, store = await creator(logs)
+    dying, store = await logs.interposed_client()
     real = getattr(store.real, step)
 
     async def lost(*arguments: Any) -> Any:
@@ -239,7 +229,7 @@ async def test_a_creator_that_dies_in_any_step_leaves_a_name_that_can_be_used(
     store.interpose(step, lost)
     with pytest.raises(MetadataUnavailableError):
         await create(dying)
-    other, _ = await creator(logs)
+    other, _ = await logs.interposed_client()
     left = await document(logs.store)
     if left is not None and left.state is LogState.ACTIVE:
         # It was created all the same.
@@ -262,7 +252,7 @@ async def test_a_creator_that_dies_in_any_step_leaves_a_name_that_can_be_used(
 
 
 async def test_a_slow_creator_that_was_taken_for_dead_leaves_nothing(logs: LogCluster) -> None:
-    slow, store = await creator(logs)
+    slow, store = await logs.interposed_client()
     reached, go_on = asyncio.Event(), asyncio.Event()
     real = store.real.create_stream
 
@@ -274,7 +264,7 @@ async def test_a_slow_creator_that_was_taken_for_dead_leaves_nothing(logs: LogCl
     store.interpose("create_stream", held)
     creating = asyncio.create_task(create(slow))
     await reached.wait()
-    other, _ = await creator(logs)
+    other, _ = await logs.interposed_client()
     log = await create(other)
     go_on.set()
     with pytest.raises(LogExistsError):
@@ -287,7 +277,7 @@ async def test_a_slow_creator_that_was_taken_for_dead_leaves_nothing(logs: LogCl
 
 async def test_a_stream_that_a_dead_creator_has_made_late_is_deleted_by_the_log(logs: LogCluster) -> None:
     """It was looked for before it existed, and its creator died right after it did."""
-    slow, store = await creator(logs)
+    slow, store = await logs.interposed_client()
     reached, go_on = asyncio.Event(), asyncio.Event()
     real = store.real.create_stream
 
@@ -302,7 +292,7 @@ async def test_a_stream_that_a_dead_creator_has_made_late_is_deleted_by_the_log(
     store.interpose("create_stream", held)
     creating = asyncio.create_task(create(slow))
     await reached.wait()
-    other, _ = await creator(logs)
+    other, _ = await logs.interposed_client()
     log = await create(other)
     go_on.set()
     with pytest.raises(MetadataUnavailableError):
@@ -315,7 +305,7 @@ async def test_a_stream_that_a_dead_creator_has_made_late_is_deleted_by_the_log(
 
 @pytest.mark.parametrize("step", ["create_document", "create_stream", "compare_and_set_document"])
 async def test_a_cancelled_creation_leaves_no_log_or_a_whole_one(logs: LogCluster, step: str) -> None:
-    client, store = await creator(logs)
+    client, store = await logs.interposed_client()
     reached = asyncio.Event()
     real = getattr(store.real, step)
 
@@ -332,7 +322,7 @@ async def test_a_cancelled_creation_leaves_no_log_or_a_whole_one(logs: LogCluste
     creating.cancel()
     with pytest.raises(asyncio.CancelledError):
         await creating
-    other, _ = await creator(logs)
+    other, _ = await logs.interposed_client()
     stored = await document(logs.store)
     if stored is None:
         assert not await logs.ledgers()
@@ -346,7 +336,7 @@ async def test_a_cancelled_creation_leaves_no_log_or_a_whole_one(logs: LogCluste
 
 
 async def test_without_bookies_no_log_is_made_and_nothing_is_left(logs: LogCluster) -> None:
-    client, _ = await creator(logs)
+    client, _ = await logs.interposed_client()
     protection = Protection(b"", Digest.CRC32C)
     with pytest.raises(NotEnoughBookiesError):
         await client._logs.create("orders", Quorums(9, 9, 9), protection, NO_RETENTION, "stream")
@@ -355,7 +345,7 @@ async def test_without_bookies_no_log_is_made_and_nothing_is_left(logs: LogClust
 
 
 async def test_a_creation_that_fails_forgets_no_stream_that_a_dead_creator_has_made_late(logs: LogCluster) -> None:
-    dying, store = await creator(logs)
+    dying, store = await logs.interposed_client()
     reached, go_on = asyncio.Event(), asyncio.Event()
     real = store.real.create_stream
 
@@ -370,7 +360,7 @@ async def test_a_creation_that_fails_forgets_no_stream_that_a_dead_creator_has_m
     store.interpose("create_stream", held)
     creating = asyncio.create_task(create(dying))
     await reached.wait()
-    other, _ = await creator(logs)
+    other, _ = await logs.interposed_client()
     with pytest.raises(NotEnoughBookiesError):
         await other._logs.create("orders", Quorums(9, 9, 9), Protection(b"", Digest.CRC32C), NO_RETENTION, "stream")
     assert [name async for name in other.list_logs()] == []
@@ -387,13 +377,13 @@ async def test_a_creation_that_fails_forgets_no_stream_that_a_dead_creator_has_m
 async def test_a_creation_that_fails_leaves_nothing_when_it_finds_what_the_dead_creator_has_made(
     logs: LogCluster,
 ) -> None:
-    dying, store = await creator(logs)
+    dying, store = await logs.interposed_client()
     for method in ("compare_and_set_document", "delete_ledger"):
         store.make_unavailable(method)
     with pytest.raises(MetadataUnavailableError):
         await create(dying)
     assert len(await logs.ledgers()) == 1
-    other, _ = await creator(logs)
+    other, _ = await logs.interposed_client()
     with pytest.raises(NotEnoughBookiesError):
         await other._logs.create("orders", Quorums(9, 9, 9), Protection(b"", Digest.CRC32C), NO_RETENTION, "stream")
     assert await document(logs.store) is None
@@ -401,12 +391,12 @@ async def test_a_creation_that_fails_leaves_nothing_when_it_finds_what_the_dead_
 
 
 async def test_a_log_that_is_being_deleted_is_finished_and_created_again(logs: LogCluster) -> None:
-    client, store = await creator(logs)
+    client, store = await logs.interposed_client()
     first = await create(client)
     store.make_unavailable("delete_ledger")
     with pytest.raises(MetadataUnavailableError):
         await client.delete_log("orders")
-    other, _ = await creator(logs)
+    other, _ = await logs.interposed_client()
     with pytest.raises(NoSuchLogError):
         await other.open_log("orders", password=b"secret")
     second = await create(other)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from octavo.client.stream.term_segment import RecordedTermSegment, TermSegment
 from octavo.metadata.debts import NO_DEBT, Debt, FullCopies
-from octavo.metadata.stream_model import StreamMetadata, StreamState
+from octavo.metadata.stream_model import StreamState
 from octavo.protocol.errors import InvalidArgumentError
-from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
 from octavo.protocol.places import place
 from support.fake_bookie import registered_bookies
@@ -35,14 +34,9 @@ async def recorded_log(logs: LogCluster, **options: Any) -> octavo.Log:
     return await client.create_log("orders", layout="stream", full_copies="recorded")
 
 
-async def root_of(logs: LogCluster) -> StreamMetadata:
-    (ledger_id,) = await logs.ledgers()
-    return (await logs.store.read_stream(LedgerId(ledger_id))).value
-
-
 async def recorded(logs: LogCluster) -> dict[int, Debt | None]:
     """What each fragment that holds something says that it owes, by its first place."""
-    root = await root_of(logs)
+    root = await logs.root()
     return {int(one.first_entry_id): one.debt for one in root.fragments}
 
 
@@ -55,7 +49,7 @@ async def test_a_log_with_all_copies_rests_without_debt(logs: LogCluster) -> Non
     async with log.lead() as writer:
         assert isinstance(writer._active.writer, RecordedTermSegment)
         await asyncio.gather(*(writer.add(b"x") for _ in range(10)))
-    root = await root_of(logs)
+    root = await logs.root()
     assert (root.state, root.full_copies) == (StreamState.AT_REST, FullCopies.RECORDED)
     assert root.last_fragment.debt == NO_DEBT
     assert root.debts == ()
@@ -72,7 +66,7 @@ async def test_resting_waits_for_a_slow_bookie(logs: LogCluster) -> None:
     assert not closing.done()
     logs.bookies[2].release(Op.ADD)
     await closing
-    assert (await root_of(logs)).last_fragment.debt == NO_DEBT
+    assert (await logs.root()).last_fragment.debt == NO_DEBT
 
 
 async def test_what_lacks_copies_at_rest_is_recorded(logs: LogCluster) -> None:
@@ -85,7 +79,7 @@ async def test_what_lacks_copies_at_rest_is_recorded(logs: LogCluster) -> None:
     for _ in range(3):
         await writer.add(b"x")
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert root.debts == ((root.last_fragment, owing(root.term, 1, 3)),)
     status = await log.status()
     assert (status.full_copies, [one.owed for one in status.segments]) == ("recorded", [(1, 3)])
@@ -113,7 +107,7 @@ async def test_a_roll_and_a_renewal_record_what_they_leave_behind_and_wait_for_n
     logs.bookies[2].release(Op.ADD)
     await writer.add(b"y")
     await writer.close()
-    assert (await root_of(logs)).last_fragment.debt == NO_DEBT
+    assert (await logs.root()).last_fragment.debt == NO_DEBT
 
 
 async def test_each_term_owes_copies_by_its_own_quorums(logs: LogCluster) -> None:
@@ -127,9 +121,9 @@ async def test_each_term_owes_copies_by_its_own_quorums(logs: LogCluster) -> Non
     for size, write, ack in ((3, 3, 1), (2, 2, 1), (3, 3, 2), (2, 2, 1)):
         await writer.change(ensemble_size=size, write_quorum=write, ack_quorum=ack)
         await writer.add_many([b"x"] * 3)
-        members.append(silent.bookie_id in (await root_of(logs)).last_fragment.bookies)
+        members.append(silent.bookie_id in (await logs.root()).last_fragment.bookies)
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     wanted = []
     for fragment, has in zip(root.fragments, members, strict=True):
         end = root.last_place_of(fragment)
@@ -151,15 +145,15 @@ async def test_a_takeover_records_exactly_what_lacks_copies(logs: LogCluster) ->
     """Rule G5: entries above the LAC that it has found, and ones that were acknowledged long before."""
     log = await recorded_log(logs)
     writer = await log.lead()
-    term = (await root_of(logs)).term
+    term = (await logs.root()).term
     for number in range(8):
         await writer.add(b"%d" % number)
-    ledger_id = (await root_of(logs)).ledger_id
+    ledger_id = (await logs.root()).ledger_id
     await eventually(lambda: all(len(one.ledger(ledger_id).entries) == 8 for one in logs.bookies))
     for offset in (2, 4):
         logs.bookies[2].forget(ledger_id, place(term, offset))
     other, successor = await taken_over(logs)
-    root = await root_of(logs)
+    root = await logs.root()
     assert root.debts == ((root.fragments[0], owing(term, 2, 4)),)
     assert root.fragments[0].debt == owing(term, 2, 4)
     await successor.add(b"8")
@@ -172,7 +166,7 @@ async def test_a_takeover_that_finds_all_copies_owes_nothing(logs: LogCluster) -
     for number in range(3):
         await writer.add(b"%d" % number)
     await taken_over(logs)
-    root = await root_of(logs)
+    root = await logs.root()
     assert (root.debts, root.fragments[0].debt) == ((), NO_DEBT)
 
 
@@ -180,19 +174,19 @@ async def test_a_member_that_does_not_say_what_it_lacks_may_lack_everything_and_
     logs: LogCluster,
 ) -> None:
     writer = await (await recorded_log(logs)).lead()
-    term = (await root_of(logs)).term
+    term = (await logs.root()).term
     for number in range(3):
         await writer.add(b"%d" % number)
     logs.bookies[2].drop(Op.MISSING)
     await taken_over(logs, request_timeout_seconds=3600.0)
-    root = await root_of(logs)
+    root = await logs.root()
     assert root.debts == ((root.fragments[0], owing(term, 0, 2)),)
 
 
 async def test_a_takeover_that_replaces_a_bookie_says_what_each_of_its_fragments_owes(logs: LogCluster) -> None:
     (spare,) = await logs.stack.enter_async_context(registered_bookies(logs.store, 1, first=3))
     writer = await (await recorded_log(logs)).lead()
-    root = await root_of(logs)
+    root = await logs.root()
     term, names = root.term, root.last_fragment.bookies
     members = {one.bookie_id: one for one in [*logs.bookies, spare]}
     await writer.add(b"0")
@@ -201,7 +195,7 @@ async def test_a_takeover_that_replaces_a_bookie_says_what_each_of_its_fragments
     gone = members[names[2]]
     await gone.stop()
     await taken_over(logs, bookie_loss_seconds=0.001)
-    root = await root_of(logs)
+    root = await logs.root()
     ended = [one for one in root.fragments if one.term == term]
     assert [one.debt is not None for one in ended] == [True] * len(ended)
     owed = {place for one in ended for place in range(root.debt_of(one).first, root.debt_of(one).last + 1)}
@@ -225,7 +219,7 @@ async def test_a_log_without_the_option_records_nothing(logs: LogCluster) -> Non
     assert type(segment) is TermSegment
     assert await segment.roll()
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert root.full_copies is None
     assert [one.debt for one in root.fragments] == [None] * len(root.fragments)
     assert root.debts == ()

@@ -22,7 +22,6 @@ from octavo.protocol.errors import BookieInDoubtError, MetadataUnavailableError,
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
 from octavo.protocol.places import place
-from support.interposed_store import InterposedStore
 from support.log_cluster import QUICK, LogCluster, collect, open_log_cluster
 from support.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
@@ -38,24 +37,6 @@ async def logs() -> AsyncIterator[LogCluster]:
         yield made
 
 
-async def root_of(logs: LogCluster) -> StreamMetadata:
-    """The metadata of the only stream."""
-    (ledger_id,) = await logs.ledgers()
-    return (await logs.store.read_stream(LedgerId(ledger_id))).value
-
-
-async def interposed_client(logs: LogCluster, **options: Any) -> tuple[octavo.Client, InterposedStore]:
-    """A client, and the store between it and the real one."""
-    store = InterposedStore(await logs.metadata.open())
-    client = Client(
-        store.face,
-        cluster_id=logs.cluster_id,
-        options=ClientOptions(**(QUICK | options)),
-        rng=random.Random(7),
-    )
-    return await logs.stack.enter_async_context(client), store
-
-
 async def fail(writer: octavo.LogWriter, error: OctavoError) -> None:
     """Let the term that is written fail, as any defect or lost quorum would."""
     writer._active.writer._fail(error)
@@ -69,7 +50,7 @@ async def test_a_leader_that_heals_stays_the_same_leader_in_the_next_term(logs: 
             await fail(writer, octavo.QuorumLostError("for a test"))
             assert await writer.add(b"%d" % number) == number
         assert writer.term == 1
-    root = await root_of(logs)
+    root = await logs.root()
     assert [(one.term, one.first_term) for one in root.fragments] == [(2, 2), (3, 2), (4, 2), (5, 2)]
     assert root.state is StreamState.AT_REST
     assert {entry.term for entry in await log.read(0, 3)} == {1}
@@ -94,7 +75,7 @@ async def test_an_add_in_doubt_that_the_leader_sends_again_in_its_next_term_has_
             bookie.accept(Op.ADD)
         await fail(writer, octavo.QuorumLostError("for a test"))
         await asyncio.wait_for(writer.flush(), WAIT_SECONDS)
-        root = await root_of(logs)
+        root = await logs.root()
         assert (root.term, root.end_of_term(2)) == (3, root.fragments[0].first_entry_id), "its own term ended below"
         assert await log.outcome(caught.value) is True
     assert [entry.payload for entry in await log.read(0, 1)] == [b"0", b"late"]
@@ -107,7 +88,7 @@ async def test_a_leader_whose_takeover_from_itself_lost_an_answer_knows_its_own_
     logs: LogCluster, losing: StreamState
 ) -> None:
     await logs.log()
-    client, store = await interposed_client(logs, recovery_timeout_seconds=0.05)
+    client, store = await logs.interposed_client(recovery_timeout_seconds=0.05)
     log = await client.open_log("orders")
     lost: list[int] = []
 
@@ -138,7 +119,7 @@ async def test_a_term_that_a_leader_gave_up_opening_and_that_stands_after_all_is
 ) -> None:
     """The request arrives when the leader takes over from itself already, from the term before."""
     await logs.log()
-    client, store = await interposed_client(logs, recovery_timeout_seconds=0.05)
+    client, store = await logs.interposed_client(recovery_timeout_seconds=0.05)
     log = await client.open_log("orders")
     sent = asyncio.Event()
     late: list[tuple[StreamMetadata, Any]] = []
@@ -200,7 +181,7 @@ async def test_a_takeover_that_another_client_begins_and_does_not_end_is_ended_b
     log = await logs.log()
     async with log.lead() as writer:
         await writer.add(b"0")
-        root = await root_of(logs)
+        root = await logs.root()
         await update_stream(logs.store, root.ledger_id, BeginTakeover(root.term), writer_token="rival")
         assert await asyncio.wait_for(writer.add(b"1"), WAIT_SECONDS) == 1
         assert not writer.lost.is_set()
@@ -232,7 +213,7 @@ async def test_a_bookie_that_refuses_the_term_for_doubt_is_got_back_by_a_renewal
         doubtful.refuse(Op.ADD, BookieInDoubtError("it has lost a disk"))
         await writer.add(b"1")
         await eventually(lambda: segment.term > 2)
-        assert (await root_of(logs)).last_fragment.first_term == 2
+        assert (await logs.root()).last_fragment.first_term == 2
         doubtful.accept(Op.ADD)
         await eventually(lambda: not segment.is_refused_for_doubt)
         term = segment.term
@@ -245,25 +226,25 @@ async def test_a_log_rolls_by_size_and_by_age_and_adds_go_on(logs: LogCluster) -
     log = await logs.log(log_segment_bytes=1000, log_segment_seconds=0.05)
     async with log.lead() as writer:
         count = 0
-        while len((await root_of(logs)).fragments) < 5:
+        while len((await logs.root()).fragments) < 5:
             assert await writer.add(b"x" * 100) == count
             count += 1
         await eventually(lambda: writer._rolling is None)
         active = writer._active
         assert active.writer.length_pushed == 100 * count, "of all fragments"
-        assert active.full_at == (await root_of(logs)).last_fragment.length_before + 1000
-        sizes = [one.length_before for one in (await root_of(logs)).fragments]
+        assert active.full_at == (await logs.root()).last_fragment.length_before + 1000
+        sizes = [one.length_before for one in (await logs.root()).fragments]
         assert all(later > before for before, later in pairwise(sizes))
         await writer.add(b"y")
-        many = len((await root_of(logs)).fragments)
+        many = len((await logs.root()).fragments)
         await eventually(lambda: _has_fragments(logs, many + 1))
-        many = len((await root_of(logs)).fragments)
+        many = len((await logs.root()).fragments)
         assert await writer.add(b"z") == count + 1
     assert [entry.position for entry in await log.read(0, count + 1)] == list(range(count + 2))
 
 
 async def _has_fragments(logs: LogCluster, count: int) -> bool:
-    return len((await root_of(logs)).fragments) >= count
+    return len((await logs.root()).fragments) >= count
 
 
 async def test_the_leader_applies_the_retention(logs: LogCluster) -> None:
@@ -275,7 +256,7 @@ async def test_the_leader_applies_the_retention(logs: LogCluster) -> None:
             await writer.roll()
             assert writer.end == number + 1
         await eventually(lambda: _begins_at(log, 8))
-        root = await root_of(logs)
+        root = await logs.root()
         assert (root.start, root.last_fragment.first_position) == (8, 10)
 
 
@@ -347,4 +328,4 @@ async def test_times_do_not_fall_from_leader_to_leader_although_the_clocks_diffe
             (last, *_, newest) = await log.read(log.first_position, await log.refresh() - 1)
             assert last.sealed_at >= NOON
             assert newest.sealed_at >= last.sealed_at
-    assert len((await root_of(logs)).fragments) >= 2
+    assert len((await logs.root()).fragments) >= 2

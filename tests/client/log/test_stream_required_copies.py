@@ -20,7 +20,7 @@ from octavo.protocol.errors import (
     UnderReplicatedError,
     WouldBlock,
 )
-from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Add, AddFlag, Op, Reply
 from octavo.protocol.places import place
 from support.fake_bookie import FakeBookie, registered_bookies
@@ -45,11 +45,6 @@ def segment_of(writer: LogWriter) -> RequiredTermSegment:
     return segment
 
 
-async def root_of(logs: LogCluster) -> StreamMetadata:
-    (ledger_id,) = await logs.ledgers()
-    return (await logs.store.read_stream(LedgerId(ledger_id))).value
-
-
 async def until_full(writer: LogWriter) -> None:
     await eventually(lambda: segment_of(writer)._pipeline.debt().is_empty)
 
@@ -72,7 +67,7 @@ async def test_a_log_rests_with_all_copies(logs: LogCluster) -> None:
     log = await logs.log()
     async with log.lead() as writer:
         await asyncio.gather(*(writer.add(b"x") for _ in range(10)))
-    root = await root_of(logs)
+    root = await logs.root()
     assert (root.state, root.full_copies) == (StreamState.AT_REST, FullCopies.REQUIRED)
     assert (root.last_fragment.debt, root.end_position) == (NO_DEBT, 9)
     check_copies(logs, root)
@@ -94,7 +89,7 @@ async def test_entries_take_room_in_the_window_of_the_log_until_they_have_all_co
         await until_full(writer)
         assert (writer._free_entries, writer._short_entries, writer._short_bytes) == (4, 0, 0)
         assert writer._free_bytes == writer._options.window_bytes
-    check_copies(logs, await root_of(logs))
+    check_copies(logs, await logs.root())
 
 
 async def test_closing_without_all_copies_is_refused_loses_nothing_and_can_be_tried_again(logs: LogCluster) -> None:
@@ -112,14 +107,14 @@ async def test_closing_without_all_copies_is_refused_loses_nothing_and_can_be_tr
             await writer.close()
         assert not writer.closed
         assert (await log.status()).leader is not None
-        assert (await root_of(logs)).state is StreamState.OPEN
+        assert (await logs.root()).state is StreamState.OPEN
         with pytest.raises(ClientClosedError):
             await writer.add(b"y")
     logs.bookies[2].release(Op.ADD)
     await until_full(writer)
     await writer.close()
     assert writer.closed
-    root = await root_of(logs)
+    root = await logs.root()
     assert (root.state, root.end_position, root.debts) == (StreamState.AT_REST, 3, ())
     assert (await log.status()).leader is None
     check_copies(logs, root)
@@ -134,7 +129,7 @@ async def test_closing_waits_for_a_slow_bookie(logs: LogCluster) -> None:
     assert not closing.done()
     logs.bookies[2].release(Op.ADD)
     await closing
-    assert (await root_of(logs)).debts == ()
+    assert (await logs.root()).debts == ()
 
 
 async def test_a_client_that_is_closed_leaves_the_log_to_the_next_leader(logs: LogCluster) -> None:
@@ -146,7 +141,7 @@ async def test_a_client_that_is_closed_leaves_the_log_to_the_next_leader(logs: L
     with pytest.raises(UnderReplicatedError):
         await client.close()
     assert writer.closed
-    assert (await root_of(logs)).state is StreamState.OPEN
+    assert (await logs.root()).state is StreamState.OPEN
     logs.bookies[2].release(Op.ADD)
     following = await (await logs.client(**PATIENT)).open_log("orders")
     async with following.lead() as successor:
@@ -172,7 +167,7 @@ async def test_a_client_does_not_wait_for_copies_after_its_writer_has(logs: LogC
         with contextlib.nullcontext() if has_copies else pytest.raises(UnderReplicatedError):
             await client.close()
     assert writer.closed
-    assert (await root_of(logs)).state is (StreamState.AT_REST if has_copies else StreamState.OPEN)
+    assert (await logs.root()).state is (StreamState.AT_REST if has_copies else StreamState.OPEN)
 
 
 async def test_a_leader_whose_lock_is_lost_does_not_wait_for_copies_for_ever(logs: LogCluster) -> None:
@@ -184,7 +179,7 @@ async def test_a_leader_whose_lock_is_lost_does_not_wait_for_copies_for_ever(log
     await writer.lost.wait()
     await writer.close()
     assert writer.closed
-    assert (await root_of(logs)).state is StreamState.OPEN
+    assert (await logs.root()).state is StreamState.OPEN
 
 
 # --- rolls ------------------------------------------------------------------------------------------------------------
@@ -200,18 +195,18 @@ async def test_a_roll_begins_behind_what_has_all_copies_and_owes_nothing(logs: L
     for _ in range(2):
         await writer.add(b"short")
     assert await segment.roll()
-    root = await root_of(logs)
+    root = await logs.root()
     assert [(one.first_position, one.debt) for one in root.fragments] == [(0, NO_DEBT), (1, None)]
     assert root.fragments[0].bookies == root.fragments[1].bookies
     with pytest.raises(UnderReplicatedError, match="no fragment begins behind entries that do not have all copies"):
         await segment.roll()
     await writer.roll()
-    assert len((await root_of(logs)).fragments) == 2, "the log goes on in the present fragment"
+    assert len((await logs.root()).fragments) == 2, "the log goes on in the present fragment"
     logs.bookies[2].release(Op.ADD)
     await until_full(writer)
     await writer.add(b"y")
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert (root.debts, root.end_position) == ((), 3)
     check_copies(logs, root)
 
@@ -253,17 +248,17 @@ async def test_a_roll_onto_other_bookies_copies_first(logs: LogCluster) -> None:
         await one.received(Op.ADD, 2)
     await loop_turns(50)
     assert not rolling.done()
-    assert len((await root_of(logs)).fragments) == 1
+    assert len((await logs.root()).fragments) == 1
     for one in others[:2]:
         one.release(Op.ADD)
     assert await rolling
-    root = await root_of(logs)
+    root = await logs.root()
     assert [(one.first_position, one.debt) for one in root.fragments] == [(0, NO_DEBT), (1, None)]
     assert root.last_fragment.bookies == names
     others[2].release(Op.ADD)
     assert await writer.add(b"y") == 3
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert root.debts == ()
     check_copies(logs, root)
     assert not segment._pool.quarantined()
@@ -285,11 +280,11 @@ async def test_a_roll_whose_new_bookie_fails_changes_nothing(logs: LogCluster) -
         return tuple(BookieId(one.bookie_id) for one in (other, logs.bookies[2], logs.bookies[0]))
 
     assert not await roll_to(segment, other_ones)
-    assert [one.bookies for one in (await root_of(logs)).fragments] == [present]
+    assert [one.bookies for one in (await logs.root()).fragments] == [present]
     assert await writer.add(b"y") == 2
     logs.bookies[2].release(Op.ADD)
     await writer.close()
-    check_copies(logs, await root_of(logs))
+    check_copies(logs, await logs.root())
 
 
 # --- replaced bookies -------------------------------------------------------------------------------------------------
@@ -312,7 +307,7 @@ async def test_a_bookie_that_is_gone_is_replaced_and_nothing_is_owed(logs: LogCl
     slow.release(Op.ADD)
     assert await adding == 2
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert [one.first_position for one in root.fragments] == [0, 1]
     assert root.debts == ()
     check_copies(logs, root)
@@ -328,7 +323,7 @@ async def test_without_a_spare_adds_wait_once_the_window_is_full(logs: LogCluste
     await more_bookies(logs, 1)
     assert await blocked == 3
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert root.debts == ()
     check_copies(logs, root)
 
@@ -350,7 +345,7 @@ async def test_a_renewal_that_no_one_needs_is_given_up_without_the_copies(logs: 
     assert segment.term == term + 1
     assert await writer.add(b"z") == 2
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert root.debts == ()
     check_copies(logs, root)
 
@@ -373,7 +368,7 @@ async def test_a_renewal_at_the_end_of_a_term_waits_for_the_copies(logs: LogClus
     assert await waiting == 1
     assert segment.term == term + 1
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert root.debts == ()
     check_copies(logs, root)
 
@@ -400,7 +395,7 @@ async def test_a_bookie_that_lost_a_disk_gets_its_copies_and_the_next_term(logs:
     assert segment.term == term + 1
     assert await blocked == 3
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert root.debts == ()
     check_copies(logs, root)
 
@@ -413,13 +408,13 @@ async def test_quorums_are_changed_once_everything_has_all_copies(logs: LogClust
     with pytest.raises(UnderReplicatedError):
         await writer.change(ack_quorum=1)
     assert await writer.add(b"y") == 1
-    assert (await root_of(logs)).last_fragment.ack_quorum == 2
+    assert (await logs.root()).last_fragment.ack_quorum == 2
     logs.bookies[2].release(Op.ADD)
     await until_full(writer)
     await writer.change(ack_quorum=1)
     assert await writer.add(b"z") == 2
     await writer.close()
-    root = await root_of(logs)
+    root = await logs.root()
     assert (root.last_fragment.ack_quorum, root.debts) == (1, ())
     check_copies(logs, root)
 
@@ -441,7 +436,7 @@ async def test_a_leader_heals_and_gives_back_the_room_of_what_the_term_before_la
     await until_full(writer)
     assert (writer._free_entries, writer._short_entries) == (4, 0)
     await writer.close()
-    assert (await root_of(logs)).end_position == 4
+    assert (await logs.root()).end_position == 4
 
 
 async def test_a_takeover_records_what_it_finds_and_does_not_wait(logs: LogCluster) -> None:
@@ -454,14 +449,14 @@ async def test_a_takeover_records_what_it_finds_and_does_not_wait(logs: LogClust
     await logs.bookies[2].stop()
     other = await (await logs.client(**PATIENT)).open_log("orders")
     successor = await other.take_over()
-    root = await root_of(logs)
+    root = await logs.root()
     ((fragment, debt),) = root.debts
     assert debt == Debt(fragment.first_entry_id, fragment.first_entry_id + 2)
     logs.bookies[2].release(Op.ADD)
     await logs.bookies[2].start()
     assert await successor.add(b"3") == 3
     await successor.close()
-    assert (await root_of(logs)).last_fragment.debt == NO_DEBT
+    assert (await logs.root()).last_fragment.debt == NO_DEBT
     assert await collect(other, 0, 4) == [b"0", b"1", b"2", b"3"]
 
 
@@ -481,4 +476,4 @@ async def test_readers_follow_across_fragments_that_begin_below_the_last_acknowl
     expected = [b"%d%s" % (n, plus) for n in range(20) for plus in ((b"", b"+") if n % 3 == 2 else (b"",))]
     assert await collect(reader, 0, len(expected)) == expected
     await writer.close()
-    check_copies(logs, await root_of(logs))
+    check_copies(logs, await logs.root())
