@@ -32,7 +32,7 @@ class Collection(NamedTuple):
     never_allocated: int = 0
     """Ledgers held whose ids the metadata have never allocated."""
     streams_trimmed: int = 0
-    """Streams of which this bookie has dropped what truncation has removed (rule U5)."""
+    """Streams of which this bookie held something that truncation has removed, and has dropped it (rule U5)."""
     entries_trimmed: int = 0
     """That it held of these streams and has dropped."""
     bytes_trimmed: int = 0

@@ -37,6 +37,7 @@ class Trimmed(NamedTuple):
     """What a round has trimmed. Compaction frees the space."""
 
     streams: int
+    """Of which this bookie held something below where they begin. A trim of others drops nothing."""
     entries: int
     """That this bookie held of them below where they begin."""
     bytes: int
@@ -89,12 +90,13 @@ class TruncatedStreams:
             for durable in [self._storage.writer.trim(ledger_id, wanted[ledger_id]) for ledger_id in live]:
                 await durable
             trimmed = Trimmed(
-                trimmed.streams + len(live),
+                trimmed.streams + sum(amounts[ledger_id].entries > 0 for ledger_id in live),
                 trimmed.entries + sum(amounts[ledger_id].entries for ledger_id in live),
                 trimmed.bytes + sum(amounts[ledger_id].bytes for ledger_id in live),
             )
             self.trims += len(live)
-        log.info("streams trimmed to where they begin", **trimmed._asdict())
+        if trimmed.streams:
+            log.info("streams trimmed to where they begin", **trimmed._asdict())
         return trimmed
 
     async def _next_streams(self) -> list[LedgerId]:

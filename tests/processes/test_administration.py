@@ -62,6 +62,8 @@ def test_garbage_compaction_and_scrubbing_run_on_request(cluster: Up) -> None:
 
 def test_garbage_collection_tells_what_it_has_trimmed_of_streams(cluster: Up) -> None:
     assert cluster.run("log", "create", "trimmed").status == 0
+    assert cluster.run("log", "create", "whole").status == 0
+    assert cluster.run("log", "append", "whole", stdin=b"x\n").status == 0
     assert cluster.run("log", "append", "trimmed", stdin=b"12345678\n" * 1000).status == 0
     assert cluster.run("log", "append", "trimmed", stdin=b"x\n").status == 0, "what is truncated lies before it"
     assert cluster.run("log", "truncate", "trimmed", "--before", 900).status == 0
