@@ -23,6 +23,7 @@ from octavo.metadata.encoding import (
     value_text,
 )
 from octavo.metadata.page_reference import PageReference, Pages
+from octavo.metadata.stream_fragment import Fragments
 from octavo.metadata.stream_model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
@@ -97,7 +98,12 @@ def fragments_bytes(fragments: Iterable[StreamFragment]) -> int:
 
 def fragments_text(fragments: Iterable[StreamFragment]) -> str:
     """The stored form of some fragments."""
-    return f"[{','.join(map(fragment_text, fragments))}]"
+    if isinstance(fragments, Fragments) and fragments.text is not None:
+        return fragments.text
+    text = f"[{','.join(map(fragment_text, fragments))}]"
+    if isinstance(fragments, Fragments):
+        fragments.text = text
+    return text
 
 
 def decode_stream(ledger_id: LedgerId, value: bytes) -> StreamMetadata:

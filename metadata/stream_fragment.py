@@ -86,15 +86,29 @@ class Fragments(tuple[StreamFragment, ...]):
     checked when the sequence is made, and not again in every version of the metadata that shares it. Raises ValueError
     that names the fragment."""
 
+    text: str | None = None
+    """The stored form, once it was made."""
+
     def __new__(cls, fragments: Iterable[StreamFragment]) -> Self:
         made = super().__new__(cls, fragments)
         for fragment in made:
             _check_fragment(fragment)
         for one, following in pairwise(made):
-            problem = following_problem(one, following)
-            if problem is not None:
-                raise ValueError(f"the fragment from position {following.first_position} {problem}")
+            _check_follows(one, following)
         return made
+
+    def followed_by(self, fragment: StreamFragment) -> Self:
+        """With one more at the end, which alone is checked."""
+        _check_fragment(fragment)
+        for last in self[-1:]:
+            _check_follows(last, fragment)
+        return super().__new__(type(self), (*self, fragment))
+
+
+def _check_follows(one: StreamFragment, following: StreamFragment) -> None:
+    problem = following_problem(one, following)
+    if problem is not None:
+        raise ValueError(f"the fragment from position {following.first_position} {problem}")
 
 
 def _check_fragment(fragment: StreamFragment) -> None:

@@ -28,6 +28,7 @@ make which transition is decided by :mod:`octavo.metadata.stream_changes`; :mod:
 the stored form.
 """
 
+import contextlib
 import enum
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -304,7 +305,7 @@ class StreamMetadata:
         opened_at_ms = max(fragment.opened_at_ms, kept[-1].opened_at_ms)
         if kept[-1].first_entry_id == fragment.first_entry_id:
             kept = kept[:-1]
-        return replace(self, fragments=(*kept, replace(fragment, opened_at_ms=opened_at_ms, debt=None)))
+        return replace(self, fragments=_followed(kept, replace(fragment, opened_at_ms=opened_at_ms, debt=None)))
 
     def at_rest(self, last_entry_id: EntryId, length: int) -> Self:
         """The same stream with this end of the current term and no writer (rule T8): the last place (one below the
@@ -349,7 +350,7 @@ class StreamMetadata:
             term=self.next_term,
             terms_skipped=0,
             owner=owner,
-            fragments=(*kept, first),
+            fragments=_followed(kept, first),
             start=start,
             pages=pages,
             start_entry_id=start_entry_id,
@@ -552,6 +553,14 @@ class StreamMetadata:
 
     def _wrong(self, reason: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"stream {self.ledger_id}: {reason}")
+
+
+def _followed(fragments: tuple[StreamFragment, ...], fragment: StreamFragment) -> tuple[StreamFragment, ...]:
+    """With one more at the end. If it cannot stand there, that is left for the stream itself to say."""
+    if isinstance(fragments, Fragments):
+        with contextlib.suppress(ValueError):
+            return fragments.followed_by(fragment)
+    return (*fragments, fragment)
 
 
 def _first_position(part: StreamFragment | PageReference) -> int:
