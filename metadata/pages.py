@@ -37,10 +37,9 @@ PAGE_FRAGMENTS_MAX: Final = 1024
 PAGE_BYTES_MAX: Final = 256 * 1024
 """A page is one document of the metadata store, which holds twice as much (rule U3)."""
 
-TAIL_FRAGMENTS_MAX: Final = 32
-"""Fragments of the tail above which the oldest are paged out: 7 KiB with names of usual length (rule U3). A takeover
-writes the root twice and every follower reads it, so that a fragment in the tail costs more than one in a
-page."""
+TAIL_FRAGMENTS_MAX: Final = 24
+"""Fragments of the tail above which the oldest are paged out: 5.5 KiB with names of usual length (rule U3). A takeover
+writes the root twice and every follower reads it, so that a fragment in the tail costs more than one in a page."""
 
 TAIL_BYTES_MAX: Final = 128 * 1024
 """Largest stored size of the tail. No change makes it larger: the oldest fragments are paged out first (rule U3)."""
@@ -49,7 +48,7 @@ _TAIL_BYTES_DUE: Final = 3 * TAIL_BYTES_MAX // 4
 """Size from which the tail is paged out in the background, so that a writer hardly ever has to wait for that."""
 
 MOVED_FRAGMENTS_MAX: Final = 16
-"""Fragments that are paged out at a time. Half of the tail stays: what was just written is what most readers want."""
+"""Fragments that are paged out at a time. A third of the tail stays: most readers want what was just written."""
 
 _REMADE_FRAGMENTS_MAX: Final = 128
 """A page with at most so many fragments is made anew without those that were truncated. Of a larger one, which takes

@@ -66,6 +66,7 @@ class StreamLayout:
         self._writer = await take_over_stream(
             self._access,
             self.view.document,
+            self.view.root,
             self._password,
             upkeep=StreamHousekeeper(self._access, self._name, self._log_id),
             lease=lease,

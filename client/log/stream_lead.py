@@ -11,7 +11,7 @@ its own terms also if the answer to a takeover or a renewal was lost, and a riva
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from octavo.client.log.active import ActiveSegment
@@ -22,7 +22,7 @@ from octavo.client.log.names import list_document
 from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log, log_term
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
-from octavo.client.log.update import explain_missing, read_log_and_stream, read_root
+from octavo.client.log.update import explain_missing, read_root, read_stream_log
 from octavo.client.log.writer import LogWriter
 from octavo.client.stream.streams import NewTermSegment, checked_secrets
 from octavo.client.stream.term_segment import TermSegment
@@ -93,14 +93,15 @@ class StreamLead:
     # --- taking over --------------------------------------------------------------------------------------------------
 
     async def take_over(self, stream: Versioned[StreamMetadata]) -> None:
-        """Take the log over from whatever client leads. Raises as ``Log.lead``."""
+        """Take the log over from whatever client leads. ``stream``: as this client knows it, which may be old. Raises
+        as ``Log.lead``."""
         async with self._access.pacing.turn():
             for attempt in range(_ATTEMPTS_MAX):
                 if attempt:
-                    self._document, stream = await read_log_and_stream(self._access.store, self._document)
+                    stream = await self._read()
                 try:
                     self.active = await self._open(
-                        stream, sealed_at_ms_min=0, first_position_min=self._document.first_position
+                        stream, sealed_at_ms_min=0, first_position_min=self._read_first_position
                     )
                 except TermOverError:
                     continue  # a rival's success; the next attempt pauses first (rule T10)
@@ -114,7 +115,7 @@ class StreamLead:
         stream: Versioned[StreamMetadata],
         *,
         sealed_at_ms_min: int,
-        first_position_min: int = 0,
+        first_position_min: Callable[[], Awaitable[int]] | None = None,
         from_itself: bool = False,
     ) -> StreamSegment:
         """Take the stream over. Raises :class:`TermOverError` if a rival has got ahead."""
@@ -151,6 +152,11 @@ class StreamLead:
 
     async def _read(self) -> Versioned[StreamMetadata]:
         return await read_root(self._access.store, self._document)
+
+    async def _read_first_position(self) -> int:
+        """Where readers get the log from now: another client may have truncated it since this handle saw it."""
+        known = await read_stream_log(self._access.store, self.name, log_id=self.log_id)
+        return known.value.first_position
 
     def _is_named(self, document: AnyLogDocument) -> bool:
         return document.log_id == self.log_id and document.state is not LogState.DELETED
@@ -273,6 +279,7 @@ class StreamLead:
 async def take_over_stream(
     access: LedgerAccess,
     document: StreamLogDocument,
+    stream: Versioned[StreamMetadata],
     password: bytes,
     *,
     upkeep: StreamHousekeeper,
@@ -280,10 +287,9 @@ async def take_over_stream(
     on_close: Callable[[LogWriter], object],
     on_root: Callable[[Versioned[StreamMetadata]], object],
 ) -> LogWriter:
-    """Take over a log that is a stream, and give its writer. Raises as ``Log.lead``, and :class:`UnauthorizedError`
-    before anything is fenced."""
-    # The document as it is now: another client may have truncated the log since this handle saw it.
-    document, stream = await read_log_and_stream(access.store, document)
+    """Take over a log that is a stream, and give its writer. ``document`` and ``stream`` are what the client knows,
+    which may be old. To read the stream first would take a tenth of a takeover, and seldom tell anything new. Raises as
+    ``Log.lead``, and :class:`UnauthorizedError` before anything is fenced."""
     lead = StreamLead(access, document, checked_secrets(stream.value, password), upkeep=upkeep, on_root=on_root)
     await lead.take_over(stream)
     return LogWriter(access, lead, lease=lease, on_close=on_close)

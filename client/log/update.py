@@ -1,7 +1,5 @@
 """Reading and changing the document of a log: the compare-and-set loop (rule M1)."""
 
-import asyncio
-
 from octavo.client.log.changes import LogChange, Write
 from octavo.client.log.document import LogDocument, LogState
 from octavo.client.log.names import list_document
@@ -58,17 +56,6 @@ async def read_root(store: MetadataStore, document: StreamLogDocument) -> Versio
         return await store.read_stream(document.ledger_id)
     except NoSuchLedgerError as error:
         raise await explain_missing(store, document) from error
-
-
-async def read_log_and_stream(
-    store: MetadataStore, document: StreamLogDocument
-) -> tuple[StreamLogDocument, Versioned[StreamMetadata]]:
-    """The document of a log that is a stream as it stands now, and the metadata of the stream. Raises as
-    :func:`read_root`."""
-    known, root = await asyncio.gather(
-        read_stream_log(store, document.name, log_id=document.log_id), read_root(store, document)
-    )
-    return known.value, root
 
 
 async def explain_missing(store: MetadataStore, document: StreamLogDocument) -> OctavoError:

@@ -1,6 +1,6 @@
 """Creates streams and takes them over. Either gives the writer of a new term."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,8 +34,8 @@ class NewTermSegment:
     """Gives random tokens by which the log's leader knows its own terms."""
     sealed_at_ms_min: int
     """Of a leader that takes over from itself: the time that it has sealed last (rule P10)."""
-    first_position_min: int
-    """The term does not begin below this position (rule P7)."""
+    first_position_min: Callable[[], Awaitable[int]] | None
+    """Asks below which position the term does not begin (rule P7); None: any."""
     on_acknowledged: Callable[[int], None]
     """Told the last place each time more is acknowledged."""
     on_full: Callable[[int, int], None]

@@ -6,7 +6,7 @@ last entries were written back to, but for those that cannot be reached (:mod:`o
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
 
 from octavo.client.options import ClientOptions
@@ -77,13 +77,15 @@ class StreamTaker:
         owner: str | None = None,
         from_itself: bool = False,
         not_before_ms: int | None = 0,
-        first_position_min: int = 0,
+        first_position_min: Callable[[], Awaitable[int]] | None = None,
     ) -> Versioned[StreamMetadata]:
         """Take the stream over from the term in these metadata, and return it with a new term, which is this client's
-        alone. ``owner``: a random token for this takeover and no other; by default one is drawn. ``from_itself``: the
-        term is the client's own, and it is over for it if another client has opened one since. ``not_before_ms``: the
-        new term is not noted as begun before that; None: not before the last entry was sealed (rule P10).
-        ``first_position_min``: nor does it begin below this position (rule P7).
+        alone. The metadata may be old: if another client has opened a later term since, this one has lost. ``owner``: a
+        random token for this takeover and no other; by default one is drawn. ``from_itself``: the term is the client's
+        own, and it is over for it if another client has opened one since. ``not_before_ms``: the new term is not noted
+        as begun before that; None: not before the last entry was sealed (rule P10).
+        ``first_position_min``: asks below which position it does not begin either (rule P7), while the end is looked
+        for.
 
         Raises :class:`TermOverError` if another client has got ahead: after that the next call pauses first (rule
         T10). Raises :class:`LedgerClosedError` for a stream that will have no other term,
@@ -115,7 +117,7 @@ class StreamTaker:
         *,
         from_itself: bool,
         not_before_ms: int,
-        first_position_min: int,
+        first_position_min: Callable[[], Awaitable[int]] | None,
     ) -> Versioned[StreamMetadata]:
         ledger_id, own = stream.value.ledger_id, stream.value.last_fragment
         for _ in range(_ATTEMPTS_MAX):
@@ -142,13 +144,29 @@ class StreamTaker:
         *,
         leader_term: int,
         not_before_ms: int,
-        first_position_min: int,
+        first_position_min: Callable[[], Awaitable[int]] | None,
     ) -> Versioned[StreamMetadata] | None:
         """One attempt; None if the stream must be read again."""
-        asked_at = asyncio.get_running_loop().time()
-        ended = await self._end_term(takeover, stream, secrets)
-        if ended is None:
-            return None
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        asking: list[asyncio.Task[int]] = []
+        least: int | None = None
+
+        def ask() -> None:
+            asking.append(loop.create_task(self._patiently(first_position_min or _nothing)))
+
+        try:
+            ended = await self._end_term(takeover, stream, secrets, on_begun=ask)
+            if ended is None:
+                return None
+            if not asking:
+                ask()
+            least = await asking[0]
+        finally:
+            if least is None:
+                for task in asking:
+                    task.cancel()
+                await asyncio.gather(*asking, return_exceptions=True)
         begun, bookies = ended
         await self._read_unread(takeover, begun.value, secrets)
         bookies = await self._ensembles.reachable(takeover.base.quorums, bookies, asked_at=asked_at)
@@ -156,7 +174,7 @@ class StreamTaker:
             bookies,
             max(self._now_ms(), not_before_ms),
             leader_term=leader_term,
-            first_position_min=first_position_min,
+            first_position_min=least,
         )
         opened = await self._change(takeover, begun, opening)
         if opened is not None:
@@ -195,9 +213,11 @@ class StreamTaker:
         stream: Versioned[StreamMetadata],
         secrets: LedgerSecrets,
         without: frozenset[BookieId] = frozenset(),
+        *,
+        on_begun: Callable[[], object] = lambda: None,
     ) -> tuple[Versioned[StreamMetadata], tuple[BookieId, ...]] | None:
         """Begin, and find the end of the term: the metadata, and the bookies of the last fragment then. None if the
-        stream must be read again."""
+        stream must be read again. ``on_begun`` is called when there is something to wait for."""
         begin = takeover.begin(stream.value, self._wall_clock(), self._client_name)
         if begin is not None:
             begun = await self._change(takeover, stream, begin)
@@ -205,6 +225,7 @@ class StreamTaker:
                 return None
             stream = begun
             takeover.on_begun(stream.value)
+            on_begun()
         bookies = takeover.base.bookies
         if takeover.recovery is not None:
             loop = asyncio.get_running_loop()
@@ -280,19 +301,30 @@ class StreamTaker:
     ) -> Versioned[StreamMetadata] | None:
         """Make a change, through moments in which the store does not answer: asked again, it recognises its own (rule
         T6). None after a conflict; raises why the takeover has withdrawn."""
+        try:
+            return await self._patiently(
+                lambda: update_stream(
+                    self._store, stream.value.ledger_id, change, writer_token=stream.value.owner, known=stream
+                )
+            )
+        except (TermOverError, LedgerClosedError, MetadataConflictError) as error:
+            takeover.on_refused(error)
+            if takeover.withdrawn is not None:
+                raise
+            return None
+
+    async def _patiently[T](self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the metadata store says, also if it does not answer for a while."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.recovery_timeout_seconds
         while True:
             try:
-                return await update_stream(
-                    self._store, stream.value.ledger_id, change, writer_token=stream.value.owner, known=stream
-                )
+                return await ask()
             except MetadataUnavailableError:
                 if loop.time() >= deadline:
                     raise
                 await asyncio.sleep(self._options.resend_delay_seconds)
-            except (TermOverError, LedgerClosedError, MetadataConflictError) as error:
-                takeover.on_refused(error)
-                if takeover.withdrawn is not None:
-                    raise
-                return None
+
+
+async def _nothing() -> int:
+    return 0

@@ -291,14 +291,16 @@ def test_paging_is_due_when_the_tail_has_many_fragments_or_many_bytes() -> None:
     assert not paging_is_due(open_stream(*many_fragments(TAIL_FRAGMENTS_MAX)))
     assert paging_is_due(open_stream(*many_fragments(TAIL_FRAGMENTS_MAX + 1)))
     assert not paging_is_due(paged_stream(TAIL_FRAGMENTS_MAX + 9, 9)[0])
-    names = [BookieId(f"{number:03}{'x' * 125}") for number in range(30)]
+    names = [BookieId(f"{number:03}{'x' * 125}") for number in range(32)]
 
     def tail_of(bookies: int) -> StreamMetadata:
-        return open_stream(*(replace(one, bookies=tuple(names[:bookies])) for one in many_fragments(30)))
+        return open_stream(
+            *(replace(one, bookies=tuple(names[:bookies])) for one in many_fragments(TAIL_FRAGMENTS_MAX))
+        )
 
-    assert fragments_bytes(tail_of(20).fragments) < 98_304 < fragments_bytes(tail_of(30).fragments)
+    assert fragments_bytes(tail_of(20).fragments) < 98_304 < fragments_bytes(tail_of(32).fragments)
     assert not paging_is_due(tail_of(20))
-    assert paging_is_due(tail_of(30))
+    assert paging_is_due(tail_of(32))
 
 
 def test_a_term_that_begins_above_what_is_left_leaves_nothing_of_it() -> None:

@@ -329,3 +329,14 @@ async def test_times_do_not_fall_from_leader_to_leader_although_the_clocks_diffe
             assert last.sealed_at >= NOON
             assert newest.sealed_at >= last.sealed_at
     assert len((await logs.root()).fragments) >= 2
+
+
+async def test_a_handle_that_knows_only_an_old_term_takes_over(logs: LogCluster) -> None:
+    log = await logs.log()
+    old = await (await logs.client()).open_log("orders")
+    for number in range(3):
+        async with (await logs.client()).open_log("orders") as other, other.take_over() as leader:
+            assert await leader.add(b"x") == number
+    async with old.take_over() as writer:
+        assert await writer.add(b"y") == 3
+    assert await collect(log, 0, 4) == [b"x", b"x", b"x", b"y"]
