@@ -136,7 +136,7 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
             fragments=tuple(decode_fragment(entry, what) for entry in reader.get("fragments", list)),
             keys=tuple(_decode_key(entry, what) for entry in part.get("keys", list)),
             start=part.get("start", int),
-            pages=_pages_from(json.dumps(part.added_later("page_references", list, []))),
+            pages=_pages_from(value_text(part.added_later("page_references", list, []))),
             revision=part.added_later("revision", int, 0),
             start_entry_id=None if start_entry_id is None else EntryId(start_entry_id),
             last_entry_id=None if last_entry_id is None else EntryId(last_entry_id),
@@ -159,7 +159,9 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
 def _pages_from(stored: str) -> Pages:
     """The pages in their stored form. Clients read the metadata of a stream much more often than its pages change, and
     decoding a thousand references takes longer than everything else. Raises ValueError or TypeError."""
-    return Pages(map(PageReference.from_fields, json.loads(stored)))
+    pages = Pages(map(PageReference.from_fields, json.loads(stored)))
+    pages.text = stored
+    return pages
 
 
 def fragment_text(fragment: StreamFragment) -> str:
