@@ -98,12 +98,16 @@ def fragments_bytes(fragments: Iterable[StreamFragment]) -> int:
 
 def fragments_text(fragments: Iterable[StreamFragment]) -> str:
     """The stored form of some fragments."""
-    if isinstance(fragments, Fragments) and fragments.text is not None:
-        return fragments.text
-    text = f"[{','.join(map(fragment_text, fragments))}]"
-    if isinstance(fragments, Fragments):
-        fragments.text = text
-    return text
+    if not isinstance(fragments, Fragments):
+        return f"[{','.join(map(fragment_text, fragments))}]"
+    if fragments.text is None:
+        before = fragments.text_before
+        fragments.text = (
+            f"[{','.join(map(fragment_text, fragments))}]"
+            if before is None
+            else f"{before.removesuffix(']')},{fragment_text(fragments[-1])}]"
+        )
+    return fragments.text
 
 
 def decode_stream(ledger_id: LedgerId, value: bytes) -> StreamMetadata:
@@ -133,7 +137,7 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
             term=reader.get("term", int),
             owner=part.get("owner", str),
             terms_skipped=part.added_later("terms_skipped", int, 0),
-            fragments=tuple(decode_fragment(entry, what) for entry in reader.get("fragments", list)),
+            fragments=_fragments_from(reader.get("fragments", list), what),
             keys=tuple(_decode_key(entry, what) for entry in part.get("keys", list)),
             start=part.get("start", int),
             pages=_pages_from(value_text(part.added_later("page_references", list, []))),
@@ -153,6 +157,12 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
         )
     except (ValueError, TypeError) as error:
         raise reader.damaged(str(error)) from error
+
+
+def _fragments_from(entries: list[Any], what: str) -> Fragments:
+    fragments = Fragments(decode_fragment(entry, what) for entry in entries)
+    fragments.text = value_text(entries)
+    return fragments
 
 
 @lru_cache(maxsize=_PAGES_KEPT)

@@ -87,7 +87,9 @@ class Fragments(tuple[StreamFragment, ...]):
     that names the fragment."""
 
     text: str | None = None
-    """The stored form, once it was made."""
+    """The stored form, once it was made or read."""
+    text_before: str | None = None
+    """That of all but the last fragment, if the last one was added to them."""
 
     def __new__(cls, fragments: Iterable[StreamFragment]) -> Self:
         made = super().__new__(cls, fragments)
@@ -102,7 +104,9 @@ class Fragments(tuple[StreamFragment, ...]):
         _check_fragment(fragment)
         for last in self[-1:]:
             _check_follows(last, fragment)
-        return super().__new__(type(self), (*self, fragment))
+        made = super().__new__(type(self), (*self, fragment))
+        made.text_before = self.text if self else None
+        return made
 
 
 def _check_follows(one: StreamFragment, following: StreamFragment) -> None:
