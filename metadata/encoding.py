@@ -34,16 +34,13 @@ _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_
 
 def encode_object(fields: Mapping[str, Any], *, format_number: int) -> bytes:
     """The stored form of ``fields`` (JSON values). The same fields give the same bytes."""
-    body = {**fields, "format": format_number}
-    # The line without the checksum, in the two parts before and after it: encoding only once halves the work.
-    before = _ENCODER.encode({name: value for name, value in body.items() if name < _CHECKSUM_KEY})[1:-1]
-    behind = _ENCODER.encode({name: value for name, value in body.items() if name > _CHECKSUM_KEY})[1:-1]
-    return with_checksum(before, behind)
+    return encode_texts({name: value_text(value) for name, value in fields.items()}, format_number=format_number)
 
 
 def encode_texts(texts: Mapping[str, str], *, format_number: int) -> bytes:
     """As :func:`encode_object`, for fields that are in canonical form already."""
     body = {**texts, "format": str(format_number)}
+    # The line without the checksum, in the two parts before and after it: encoding only once halves the work.
     before = object_text({name: text for name, text in body.items() if name < _CHECKSUM_KEY})[1:-1]
     behind = object_text({name: text for name, text in body.items() if name > _CHECKSUM_KEY})[1:-1]
     return with_checksum(before, behind)

@@ -165,8 +165,7 @@ class MetadataStore(ABC):
         operation (ZOOKEEPER-1675), the handle commits a write of its own before it reads. An id in the answer belongs
         to a ledger that was deleted, was never created, or was never allocated: see :meth:`ledger_ids_stop`. A client
         that holds a block of allocated ids may still create the ledger later. What this handle reads after the call is
-        not older than that moment either. Raises :class:`InvalidArgumentError` for
-        what can be no ledger id.
+        not older than that moment either. Raises :class:`InvalidArgumentError` for what can be no ledger id.
         """
 
     @abstractmethod

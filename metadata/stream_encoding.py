@@ -73,14 +73,12 @@ def _encode_part(stream: StreamMetadata) -> str:
     if stream.full_copies is not None:
         fields["full_copies"] = stream.full_copies.value
     texts = {name: value_text(value) for name, value in fields.items()}
-    if stream.pages:
+    if isinstance(stream.pages, Pages) and stream.pages:
         texts |= {"page_references": _pages_text(stream.pages), "start_entry_id": value_text(stream.start_entry_id)}
     return object_text(texts)
 
 
-def _pages_text(pages: tuple[PageReference, ...]) -> str:
-    if not isinstance(pages, Pages):
-        return value_text([page.to_fields() for page in pages])
+def _pages_text(pages: Pages) -> str:
     if pages.text is None:
         pages.text = value_text([page.to_fields() for page in pages])
     return pages.text

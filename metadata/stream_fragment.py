@@ -156,13 +156,7 @@ def following_problem(one: StreamFragment, following: StreamFragment) -> str | N
             same_term and following.form != one.form,
             "has other quorums or another key than the one before it, which is of the same term",
         ),
-        (
-            (following.leader_term or next_term) < (one.leader_term or term),
-            "continues a term of another client than the one before it",
-        ),
+        (following.first_term < one.first_term, "continues a term of another client than the one before it"),
         (following.opened_at_ms < one.opened_at_ms, "was begun before the one before it"),
     )
-    for applies, problem in problems:
-        if applies:
-            return problem
-    return None
+    return next((problem for applies, problem in problems if applies), None)

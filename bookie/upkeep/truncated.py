@@ -67,8 +67,8 @@ class TruncatedStreams:
         self.trims = 0
 
     async def round(self) -> Trimmed:
-        """One round. Raises :class:`MetadataError`, :class:`MetadataUnavailableError`
-        and the storage's errors; streams trimmed before the error stay so."""
+        """One round. Raises :class:`MetadataError`, :class:`MetadataUnavailableError` and the storage's errors; streams
+        trimmed before the error stay so."""
         looked_at = await self._next_streams()
         if not looked_at:
             return _NOTHING

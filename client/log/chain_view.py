@@ -18,7 +18,7 @@ from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.update import read_log
 from octavo.client.log.view import Place as LayoutPlace
-from octavo.client.log.view import Reach
+from octavo.client.log.view import Reach, end_of_new
 from octavo.client.read.reader import LedgerReader
 from octavo.client.same_loop import check_loop
 from octavo.protocol.errors import (
@@ -288,13 +288,9 @@ class ChainView:
         """As :meth:`LogView.end_now`. What was heard of a ledger holds as long as it is open."""
         await self.read_metadata()
         anew = ChainView(self._access, self.document, self._password, reach_of=self._heard_of)
-        try:
-            if anew.end < enough:
-                await anew.learn_end()
-        finally:
-            await anew.close()
-        self.saw_end(anew.end)
-        return anew.end
+        end = await end_of_new(anew, enough)
+        self.saw_end(end)
+        return end
 
     def _heard_of(self, ledger_id: LedgerId) -> Reach | None:
         reach, reader = self._reach_of(ledger_id), self._readers.get(ledger_id)

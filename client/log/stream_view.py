@@ -23,7 +23,7 @@ from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.stream_document import StreamLogDocument, decode_any_log, log_term, stream_term
 from octavo.client.log.update import read_stream_log
-from octavo.client.log.view import Place
+from octavo.client.log.view import Place, end_of_new
 from octavo.client.read.reader import LedgerReader
 from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
@@ -371,13 +371,9 @@ class StreamView:
         await self.read_metadata()
         anew = StreamView(self._access, self.document, self.root, self._password, reach=self._reach)
         anew._confirmed = self._confirmed
-        try:
-            if anew.end < enough:
-                await anew.learn_end()
-        finally:
-            await anew.close()
-        self.saw_end(anew.end)
-        return anew.end
+        end = await end_of_new(anew, enough)
+        self.saw_end(end)
+        return end
 
     def _learn_confirmed(self, place: StreamPlace, reader: LedgerReader) -> None:
         last = reader.last_add_confirmed

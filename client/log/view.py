@@ -134,3 +134,14 @@ class LogView(Protocol):
 
     async def end_of_term(self, term: int) -> int | None:
         """The position after the last entry of ``term``; None while the term is not over, or not known any more."""
+
+
+async def end_of_new(view: LogView, enough: int) -> int:
+    """The end that a view finds which remembers nothing; closes it. Where the metadata tell of ``enough``, no bookie is
+    asked. Raises as :meth:`LogView.learn_end`."""
+    try:
+        if view.end < enough:
+            await view.learn_end()
+        return view.end
+    finally:
+        await view.close()

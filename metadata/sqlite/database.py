@@ -257,7 +257,8 @@ class Database:
 
     def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
         with self._transaction():
-            if self._version_of(kind, key) != expected:
+            present = self._find(kind, key)
+            if present is None or present.version != expected:
                 return None
             return self._set(kind, key, value)
 
@@ -339,14 +340,6 @@ class Database:
             {"kind": kind.value, "key": key, **self._present()},
         ).fetchone()
         return None if row is None else Record(*row)
-
-    def _version_of(self, kind: Kind, key: str) -> Version | None:
-        """That of a record, without its value, which may be long; None if there is none."""
-        row = self._execute(
-            f"SELECT version FROM records WHERE kind = :kind AND key = :key AND {_ALIVE}",
-            {"kind": kind.value, "key": key, **self._present()},
-        ).fetchone()
-        return None if row is None else row[0]
 
     def _set(self, kind: Kind, key: str, value: bytes) -> Version:
         version = self._next_version()
