@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import structlog
+from octavo._version import __version__
 from octavo.bookie.admin.endpoints import ENDPOINTS, Administration
 from octavo.bookie.admin.exchange import HttpAnswer, HttpError, HttpRequest
 from octavo.bookie.admin.http import Answerer
@@ -24,8 +25,6 @@ from octavo.bookie.identity.errors import BookieStartError
 from octavo.bookie.log_level import LogLevel
 from octavo.bookie.server.audit import Audit
 from octavo.metadata.registration import split_address
-
-from octavo._version import __version__
 
 log = structlog.get_logger("octavo.bookie")
 

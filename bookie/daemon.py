@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import structlog
 import uvloop
+from octavo._version import __version__
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.attendant import Attendant
 from octavo.bookie.bookie import Bookie
@@ -33,8 +34,6 @@ from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError
-
-from octavo._version import __version__
 
 log = structlog.get_logger("octavo.bookie")
 

@@ -6,9 +6,8 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from octavo.cli.session import drop_output, print_error
-
 from octavo._version import __version__
+from octavo.cli.session import drop_output, print_error
 
 PARTS = {
     "up": "octavo.cli.local.up",

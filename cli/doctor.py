@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from octavo._version import __version__
 from octavo.cli.cluster.health import CERTIFICATE_DAYS_MIN, certificate_days
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, describe
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
-
-from octavo._version import __version__
 
 if TYPE_CHECKING:
     from octavo.bookie.config import BookieConfig

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from octavo._version import __version__
 from octavo.cli.session import CommandError, Session, command, describe, directory_of_cluster
 from octavo.protocol.errors import OctavoError
-
-from octavo._version import __version__
 
 # ruff: noqa: PLC0415 - `octavo --help` needs no cluster
 

@@ -9,11 +9,10 @@ release.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
+from octavo._version import RELEASES
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError, MetadataError
-
-from octavo._version import RELEASES
 
 DOCUMENT: Final = "cluster/version"
 

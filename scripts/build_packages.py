@@ -18,9 +18,8 @@ from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 from build_wheel import ROOT, unpack_wheel
-from packaging.requirements import Requirement
-
 from octavo._version import __version__
+from packaging.requirements import Requirement
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 NEXT_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor + 1}"

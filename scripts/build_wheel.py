@@ -11,19 +11,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD_INPUTS = ("pyproject.toml", "README.md", "LICENSE")
+PACKAGE = Path("src", "octavo")
 
 
 def package_folders() -> dict[str, str]:
-    """Import name of each package to its folder, relative to the root of the tree, as pyproject.toml maps them."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    mapping: dict[str, str] = settings["package-dir"]
-    return mapping
+    """Import name of the package, and of each package that it links, to its folder relative to the root of the tree."""
+    linked = sorted(path.name for path in (ROOT / PACKAGE).iterdir() if path.is_symlink())
+    return {"octavo": str(PACKAGE)} | {f"octavo.{name}": name for name in linked}
 
 
 def copy_tree(copy: Path) -> None:
@@ -32,7 +31,7 @@ def copy_tree(copy: Path) -> None:
         shutil.copy2(ROOT / name, copy / name)
     leave_out = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*")
     for folder in sorted({Path(folder).parts[0] for folder in package_folders().values()}):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=leave_out)
+        shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=leave_out)
 
 
 def build_wheel(out: Path) -> Path:

@@ -1,8 +1,8 @@
 """Run mypy, strict, over the packages as installed, the tests, the scripts and the examples.
 
-Type checkers cannot see through the folder mapping of an editable install (docs/decisions/001): there ``octavo.bookie``
-has no folder of that name. So the wheel is unpacked into a scratch folder, mypy runs inside it, and the paths in its
-messages are turned back into those of the tree. The scratch folder also keeps mypy's cache, which makes repeats quick.
+In the tree each module has two paths, its own and the one through the link in src/octavo (docs/decisions/001), and mypy
+refuses that. So the wheel is unpacked into a scratch folder, mypy runs inside it, and the paths in its messages are
+turned back into those of the tree. The scratch folder also keeps mypy's cache, which makes repeats quick.
 """
 
 import fcntl
@@ -27,8 +27,8 @@ def tree_paths(output: str) -> str:
 
 def run_mypy(*arguments: str) -> bool:
     """Run mypy inside the unpacked wheel, print what it says; whether it found nothing wrong."""
-    # The current folder comes first in mypy's search: run from the root of the tree it would take octavo/ for the
-    # whole package.
+    # The current folder comes first in mypy's search: from the root of the tree it would find `bookie` and not
+    # `octavo.bookie`.
     search = [str(SITE), *(str(ROOT / source) for source in SOURCES)]
     mypy = subprocess.run(
         [

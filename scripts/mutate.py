@@ -41,14 +41,6 @@ TIMEOUT_SECONDS_MIN = 90.0
 NOTICED, SURVIVED, BROKEN = "noticed", "survived", "broken"
 """BROKEN: the mutation does not fit the source, or its tests fail without it."""
 
-_SITE = """\
-import sys
-for name, finder in list(sys.modules.items()):
-    if name.startswith("__editable___octavo"):
-        finder.MAPPING = {package: path.replace(%r, %r, 1) for package, path in finder.MAPPING.items()}
-"""
-"""Makes `import octavo` find the scratch copy, in subprocesses of the tests as well."""
-
 
 @dataclass(frozen=True)
 class Mutation:
@@ -117,13 +109,11 @@ class Scratch:
             cwd=ROOT, check=True, capture_output=True, text=True,
         ).stdout.splitlines()  # fmt: skip
         for name in files:
-            if (ROOT / name).is_file():
+            if (ROOT / name).exists():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, self.tree / name)
-        site = folder / "site"
-        site.mkdir()
-        (site / "sitecustomize.py").write_text(_SITE % (str(ROOT), str(self.tree)))
-        self.environment = {**os.environ, "PYTHONPATH": str(site), "TMPDIR": str(folder)}
+                shutil.copy2(ROOT / name, self.tree / name, follow_symlinks=False)
+        # This path comes before the editable install, in subprocesses of the tests as well.
+        self.environment = {**os.environ, "PYTHONPATH": str(self.tree / "src"), "TMPDIR": str(folder)}
         self._changes = 0
         found = subprocess.run(
             [sys.executable, "-c", "import octavo.protocol.errors as module; print(module.__file__)"],

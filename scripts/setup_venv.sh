@@ -59,8 +59,13 @@ wanted_stamp() { # identifies what .venv was made from
 
 interpreter_version() { "$1" -c 'import sys; print(sys.version)' 2>/dev/null </dev/null; }
 
+installs_this_tree() { # does .venv import this tree? `pip install .` replaces the editable install by a copy
+    cat "$venv"/lib/python3*/site-packages/__editable__.octavo-*.pth 2>/dev/null | grep -qxF "$root/src"
+}
+
 ready() {
     [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted_stamp)" ] || return 1
+    installs_this_tree || return 1
     [ -z "${PYTHON:-}" ] || [ "$(interpreter_version "$PYTHON")" = "$(interpreter_version "$venv/bin/python")" ]
 }
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from octavo._version import __version__
 from octavo.cli.session import CommandError, Session, command
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
-
-from octavo._version import __version__
 
 if TYPE_CHECKING:
     from octavo.metadata import MetadataStore

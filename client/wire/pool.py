@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping, Set
 from functools import partial
 
+from octavo._version import __version__
 from octavo.client.counts import ClientCounts
 from octavo.client.options import ClientOptions
 from octavo.client.supervisor import Supervisor
@@ -22,8 +23,6 @@ from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello
-
-from octavo._version import __version__
 
 _QUARANTINE_SPREAD = 1.5
 """Longest quarantine as a multiple of the shortest: bookies that failed together are not all tried again together, nor

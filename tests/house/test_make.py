@@ -63,7 +63,7 @@ def test_check_looks_at_format_lint_types_and_tidy_rules() -> None:
 
 
 def test_types_are_checked_in_the_unpacked_wheel() -> None:
-    # Run from the root of the tree, mypy would take octavo/ for the whole package and look at three files.
+    # In the tree each module has two paths, which mypy refuses.
     program = (ROOT / "scripts" / "check_types.py").read_text()
     assert "unpack_wheel(SITE)" in program
     assert "cwd=SITE" in program
@@ -87,6 +87,25 @@ def test_setup_without_any_python_says_what_to_install(fresh_tree: Path) -> None
     assert "no Python 3.12 or newer" in run.stderr
     assert "apt install python3.12 python3.12-venv" in run.stderr
     assert not (fresh_tree / ".venv").exists()
+
+
+def test_setup_installs_the_tree_again_after_pip_has_replaced_it_by_a_copy(fresh_tree: Path) -> None:
+    """`pip install .` removes the line that puts the tree on the path; tests would then run the copy."""
+    python = fresh_tree / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\ncase "$*" in *--editable*) echo "$@" >>"$HOME/installed" ;; esac\n')
+    python.chmod(0o755)
+    path_file = fresh_tree / ".venv" / "lib" / "python3.13" / "site-packages" / "__editable__.octavo-0.1.0.pth"
+    path_file.parent.mkdir(parents=True)
+    path_file.write_text(f"{fresh_tree}/src\n")
+
+    def installs() -> int:
+        assert run_setup(fresh_tree).returncode == 0
+        return len((fresh_tree / "installed").read_text().splitlines())
+
+    assert [installs(), installs()] == [1, 1]
+    path_file.unlink()
+    assert installs() == 2
 
 
 def test_setup_passes_over_a_python_that_is_too_old(fresh_tree: Path) -> None:

@@ -1,11 +1,12 @@
-"""The folder mapping (docs/decisions/001): what is in the tree is in the wheel, and imports from it."""
+"""Folders at the top level (docs/decisions/001): what is in the tree is in the wheel, and imports from it."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.tree import ROOT, library_folders, library_modules, package_folders, python_files, tree_files
+from support.installed import PACKAGES
+from support.tree import PACKAGE, ROOT, library_folders, library_modules, python_files, tree_files
 
 NOT_IN_THE_WHEEL = {"docs", "examples", "scripts", "tests"}
 """Top-level folders with Python in them that are not part of the distribution."""
@@ -78,14 +79,36 @@ def test_the_command_of_the_wheel_runs(installed: Path, tmp_path: Path) -> None:
     assert "ledger" in run.stdout
 
 
-def test_every_folder_with_code_is_mapped() -> None:
+def test_the_package_links_every_folder_with_code() -> None:
     folders = {path.parts[0] for path in python_files() if len(path.parts) > 1}
     assert folders - NOT_IN_THE_WHEEL == library_folders()
 
 
-def test_every_package_is_mapped_to_its_own_folder() -> None:
-    packages = {path.parent: name for name, path in library_modules().items() if path.name == "__init__.py"}
-    assert {name: str(folder) for folder, name in packages.items()} == package_folders()
+def test_links_are_called_like_their_folders_and_hold_no_path_of_a_machine() -> None:
+    links = {path.name: path.readlink() for path in (ROOT / PACKAGE).iterdir() if path.is_symlink()}
+    assert links == {name: Path("..", "..", name) for name in library_folders() - {PACKAGE.parts[0]}}
+
+
+def test_a_program_beside_the_tree_or_above_it_gets_the_whole_package(installed: Path, tmp_path: Path) -> None:
+    """No folder that Python would take for `octavo`, or for a part of it, stands in the way of the real one.
+
+    The clone is called `octavo`, as `git clone` names it; a program runs in it, and in the folder above it.
+    """
+    clone = tmp_path / "octavo"
+    clone.mkdir()
+    for name in {path.parts[0] for path in tree_files()}:
+        (clone / name).symlink_to(ROOT / name)
+    for package in (installed, ROOT / "src"):
+        # Without `site` no other Octavo is on the path. The folder in which the program runs comes first.
+        program = (
+            f"import sys; sys.path += {[str(package), str(PACKAGES)]!r}\n"
+            "import octavo.client.client; print(octavo.__file__)"
+        )
+        for folder in (clone, tmp_path):
+            run = subprocess.run(
+                [sys.executable, "-S", "-c", program], cwd=folder, capture_output=True, text=True, check=False
+            )
+            assert (run.stderr, run.stdout.strip()) == ("", str(package / "octavo" / "__init__.py"))
 
 
 def test_every_folder_of_modules_is_a_package() -> None:

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from octavo._version import __version__
 from octavo.metadata import open_metadata_store
 from octavo.metadata.cluster_release import (
     Release,
@@ -20,8 +21,6 @@ from octavo.metadata.cluster_release import (
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError, MetadataError
 from support.memory_stores import memory_uri
 from support.metadata_clusters import cookie
-
-from octavo._version import __version__
 
 R1, R2, R3, R4 = (Release(0, minor) for minor in (1, 2, 3, 4))
 KNOWN = {R1: [R1], R2: [R1, R2], R3: [R1, R2, R3], R4: [R1, R2, R3, R4]}

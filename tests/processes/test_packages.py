@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import build_packages
+from octavo._version import __version__
 from support.processes import environment
 from support.systemd import Machine
 from support.waiting import WAIT_SECONDS
-
-from octavo._version import __version__
 
 
 def test_the_debian_package_installs_runs_a_bookie_and_goes_without_taking_data_along(tmp_path: Path) -> None:

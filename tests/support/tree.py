@@ -1,13 +1,15 @@
 """The source tree as the tidy tests see it: its files, its packages, and what imports what."""
 
 import ast
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+
+PACKAGE = Path("src", "octavo")
+"""The folder of the package ``octavo``. It has the public names, and a link to each folder with code (decision 001)."""
 
 _NOT_OURS = {"build", "dist", "__pycache__", "octavo-data"}
 """Made by tools and by running Octavo. Folders whose names begin with a dot are left out as well, but for `.ci`."""
@@ -21,25 +23,20 @@ class Import(NamedTuple):
 
 
 @cache
-def package_folders() -> dict[str, str]:
-    """Import name of each package to its folder, relative to the root, as pyproject.toml maps them."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    mapping: dict[str, str] = settings["package-dir"]
-    return mapping
-
-
-@cache
 def library_folders() -> frozenset[str]:
-    """Top-level folders whose code is in the distribution."""
-    return frozenset(Path(folder).parts[0] for folder in package_folders().values())
+    """Top-level folders whose code is in the distribution: the one of the package, and those that it links."""
+    linked = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_symlink()}
+    return frozenset({PACKAGE.parts[0], *linked})
 
 
 @cache
 def tree_files() -> tuple[Path, ...]:
-    """Every file of the project, relative to the root, without what tools and runs have left behind."""
+    """Every file of the project by its own path, relative to the root, without what tools and runs have left behind."""
 
     def walk(folder: Path) -> Iterator[Path]:
         for path in sorted(folder.iterdir()):
+            if path.is_symlink():
+                continue  # what a link leads to has a path of its own
             if path.is_dir():
                 hidden = path.name.startswith(".") and path.name != ".ci"
                 if not (hidden or path.name in _NOT_OURS or path.name.endswith(".egg-info")):
@@ -68,9 +65,9 @@ def library_modules() -> dict[str, Path]:
 
 def module_name(path: Path) -> str:
     """Import name of a file of the library: ``bookie/journal/journal.py`` is ``octavo.bookie.journal.journal``."""
-    parts = path.with_suffix("").parts
-    below_root = parts if parts[0] == "octavo" else ("octavo", *parts)
-    return ".".join(below_root[:-1] if below_root[-1] == "__init__" else below_root)
+    own = path.with_suffix("").relative_to(PACKAGE) if path.is_relative_to(PACKAGE) else path.with_suffix("")
+    parts = ("octavo", *own.parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def syntax_tree(path: Path) -> ast.Module:

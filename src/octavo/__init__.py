@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from octavo._version import __version__
 
 if TYPE_CHECKING:
-    from octavo import metrics
     from octavo.client.bookie_status import BookieStatus
     from octavo.client.client import Client, connect
     from octavo.client.log.cursors import Cursor
@@ -77,6 +76,8 @@ if TYPE_CHECKING:
         WrongClusterError,
     )
     from octavo.security.tls_options import Tls
+
+    from octavo import metrics
 
 __all__ = [
     "BookieInDoubtError",
