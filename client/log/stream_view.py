@@ -12,6 +12,7 @@ is looked for anew: it means the same for ever (rule V2).
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -38,9 +39,11 @@ from octavo.protocol.errors import (
     ClientClosedError,
     InternalError,
     LogDamagedError,
+    MetadataUnavailableError,
     NoSuchLedgerError,
     NoSuchLogError,
     OctavoError,
+    QuorumLostError,
     TruncatedError,
     UnauthorizedError,
 )
@@ -415,10 +418,23 @@ class StreamView:
                 await self._drop_growing()
                 self.check_open()
                 source = GrowingSource(self._store, place.piece, place.root, self.take_root)
-                reader = await self._access.read(source.ledger, self._secrets_of(place), source)
+                try:
+                    reader = await self._access.read(source.ledger, self._secrets_of(place), source)
+                except QuorumLostError as error:
+                    with contextlib.suppress(MetadataUnavailableError):
+                        await self._check_current(place, error)
+                    raise
                 growing = self._growing = _Growing(place.piece.form, reader)
         self._tell_confirmed(place.piece, growing.reader)
         return growing.reader
+
+    async def _check_current(self, place: StreamPlace, error: OctavoError) -> None:
+        """Bookies that were asked by a root of long ago tell nothing. Raises :class:`PieceMovedError` if it has changed
+        since, so that those of now are asked (rule T14)."""
+        root = await self._store.read_stream(place.ledger_id)
+        if root.version != place.root.version:
+            self.take_root(root)
+            raise PieceMovedError(error.message) from error
 
     def _tell_confirmed(self, piece: Piece, reader: LedgerReader) -> None:
         """Tell a reader what this handle has heard of its term before, and what its own writer knows."""

@@ -314,11 +314,17 @@ class Takeover:
         if isinstance(error, TermOverError | LedgerClosedError):
             self._withdraw(error)
         elif isinstance(error, MetadataConflictError):
-            self.phase = Phase.BEGINNING
-            self._base = self._recovery = self._rested_end = self._sealed_at_ms = None
-            self._fragments = self._debts = ()
+            self.start_over()
         else:
             raise error
+
+    def start_over(self) -> None:
+        """The metadata from which the takeover began are no longer those of the stream, and what was learned by them is
+        dropped (rule T14). The takeover begins again with the stream as it is stored now."""
+        assert self.phase not in (Phase.OPEN, Phase.AT_REST, Phase.WITHDRAWN), "it is not over"
+        self.phase = Phase.BEGINNING
+        self._base = self._recovery = self._rested_end = self._sealed_at_ms = None
+        self._fragments = self._debts = ()
 
     def _withdraw(self, error: OctavoError) -> None:
         self._withdrawn = error

@@ -80,10 +80,10 @@ class StreamTaker:
         first_position_min: Callable[[], Awaitable[int]] | None = None,
     ) -> Versioned[StreamMetadata]:
         """Take the stream over from the term in these metadata, and return it with a new term, which is this client's
-        alone. The metadata may be old: if another client has opened a later term since, this one has lost. ``owner``: a
-        random token for this takeover and no other; by default one is drawn. ``from_itself``: the term is the client's
-        own, and it is over for it if another client has opened one since. ``not_before_ms``: the new term is not noted
-        as begun before that; None: not before the last entry was sealed (rule P10).
+        alone. The metadata may be old: no bookie is asked by them before they are shown to be current (rule T14), and
+        if another client has opened a later term since, this one has lost. ``owner``: a random token for this takeover
+        and no other; by default one is drawn. ``from_itself``: the term is the client's own. ``not_before_ms``: the new
+        term is not noted as begun before that; None: not before the last entry was sealed (rule P10).
         ``first_position_min``: asks below which position it does not begin either (rule P7), while the end is looked
         for.
 
@@ -131,9 +131,10 @@ class StreamTaker:
             )
             if opened is not None:
                 return opened
-            stream = await self._store.read_stream(ledger_id)
-            if from_itself and stream.value.term > own.term:
-                raise TermOverError(f"stream {ledger_id}: another client has taken it over")
+            stream = await self._patiently(lambda: self._store.read_stream(ledger_id))
+            if stream.value.term > own.term:
+                # Not to be fenced by a client that has begun with an earlier one (rules T2 and T10).
+                raise TermOverError(f"stream {ledger_id}: another client has taken it over", may_have_happened=False)
         raise LedgerRecoveryError(f"stream {ledger_id} was changed {_ATTEMPTS_MAX} times while it was taken over")
 
     async def _attempt(
@@ -156,11 +157,13 @@ class StreamTaker:
             asking.append(loop.create_task(self._patiently(first_position_min or _nothing)))
 
         try:
+            if stream.value.state is StreamState.AT_REST:
+                ask()
+                if not await self._is_current(stream):
+                    return None
             ended = await self._end_term(takeover, stream, secrets, on_begun=ask)
             if ended is None:
                 return None
-            if not asking:
-                ask()
             least = await asking[0]
         finally:
             if least is None:
@@ -168,7 +171,8 @@ class StreamTaker:
                     task.cancel()
                 await asyncio.gather(*asking, return_exceptions=True)
         begun, bookies = ended
-        await self._read_unread(takeover, begun.value, secrets)
+        if not await self._read_unread(takeover, begun, secrets):
+            return None
         bookies = await self._ensembles.reachable(takeover.base.quorums, bookies, asked_at=asked_at)
         opening = takeover.open_term(
             bookies,
@@ -180,6 +184,12 @@ class StreamTaker:
         if opened is not None:
             takeover.on_opened(opened.value)
         return opened
+
+    async def _is_current(self, stream: Versioned[StreamMetadata]) -> bool:
+        """Whether these metadata stand in the store: a stream at rest is taken over without a first change, which would
+        show it (rule T14)."""
+        stored = await self._patiently(lambda: self._store.read_stream(stream.value.ledger_id))
+        return stored.version == stream.version
 
     async def lay_to_rest(
         self,
@@ -230,23 +240,34 @@ class StreamTaker:
         if takeover.recovery is not None:
             loop = asyncio.get_running_loop()
             began = loop.time()
-            bookies = await self._recover(takeover, stream, secrets, without)
+            recovered = await self._recover(takeover, stream, secrets, without)
+            if recovered is None:
+                return None
+            bookies = recovered
             if stream.value.full_copies is not None:
                 await self._ask_what_is_owed(takeover, stream.value, secrets, seconds=loop.time() - began)
         takeover.poll()
         assert takeover.phase is Phase.ENDED, "the end of the term is known"
         return stream, bookies
 
-    async def _read_unread(self, takeover: Takeover, stream: StreamMetadata, secrets: LedgerSecrets) -> None:
-        """Read the last entry for its time, if the takeover has yet to learn it."""
+    async def _read_unread(self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets) -> bool:
+        """Read the last entry for its time, if the takeover has yet to learn it. False if the bookies that were asked
+        are no longer those of the stream, which must be read again."""
         entry_id = takeover.unread_entry
-        if entry_id is not None:
-            timeout_seconds = self._options.recovery_timeout_seconds
-            takeover.on_entry_read(
-                await sealed_at_ms(
-                    stream, takeover.base, entry_id, secrets, self._pool, timeout_seconds=timeout_seconds
-                )
+        if entry_id is None:
+            return True
+        timeout_seconds = self._options.recovery_timeout_seconds
+        try:
+            read_at_ms = await sealed_at_ms(
+                stream.value, takeover.base, entry_id, secrets, self._pool, timeout_seconds=timeout_seconds
             )
+        except LedgerRecoveryError:
+            if await self._is_current(stream):
+                raise
+            takeover.start_over()
+            return False
+        takeover.on_entry_read(read_at_ms)
+        return True
 
     def _token(self) -> str:
         return f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
@@ -272,8 +293,9 @@ class StreamTaker:
         begun: Versioned[StreamMetadata],
         secrets: LedgerSecrets,
         without: frozenset[BookieId],
-    ) -> tuple[BookieId, ...]:
-        """Find the end of the term; the bookies of its last fragment then."""
+    ) -> tuple[BookieId, ...] | None:
+        """Find the end of the term; the bookies of its last fragment then. None if the bookies that were asked are no
+        longer those of the stream, which must be read again."""
         recovery = FragmentRecovery(
             current_term(begun.value),
             secrets,
@@ -293,7 +315,10 @@ class StreamTaker:
                 raise LedgerClosedError(f"stream {stored.value.ledger_id} is closed") from None
             if stored.value.term > takeover.base.term:
                 raise TermOverError(f"stream {stored.value.ledger_id}: another client has taken it over") from None
-            raise
+            if stored.value.last_fragment == takeover.base and stored.value.state is StreamState.IN_RECOVERY:
+                raise
+            takeover.start_over()
+            return None
         return recovery.bookies
 
     async def _change(

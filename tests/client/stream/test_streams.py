@@ -99,7 +99,7 @@ async def test_a_takeover_learns_the_time_of_the_last_entry_from_the_recovery(cl
     assert all(one.flags & ReadFlag.FENCE for one in requests(cluster) if isinstance(one, Read | ReadLac))
 
 
-async def test_a_takeover_from_rest_reads_the_last_entry_for_its_time_and_the_metadata_once(
+async def test_a_takeover_from_rest_reads_the_metadata_and_then_the_last_entry_for_its_time(
     cluster: StreamCluster,
 ) -> None:
     writer = await create(cluster)
@@ -108,8 +108,15 @@ async def test_a_takeover_from_rest_reads_the_last_entry_for_its_time_and_the_me
     await writer.add(b"a")
     await writer.close()
     stream = await cluster.fake.store.read_stream(writer.id)
-    cluster.fake.interposed.make_unavailable("read_stream")
+    asked_before: list[int] = []
+
+    async def read_stream(ledger_id: LedgerId) -> object:
+        asked_before.append(len([one for one in requests(cluster) if isinstance(one, Read | ReadLac)]))
+        return await cluster.fake.interposed.real.read_stream(ledger_id)
+
+    cluster.fake.interposed.interpose("read_stream", read_stream)
     opened = await cluster.client("second").taker.take_over(stream, writer._secrets, not_before_ms=None)
+    assert asked_before == [0], "it is shown to be current first (rule T14), and once"
     assert opened.value.last_fragment.opened_at_ms == ahead_ms
     assert {type(one) for one in requests(cluster) if isinstance(one, Read | ReadLac)} == {Read}
 
