@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from simulation.absences import ABSENCES  # noqa: E402
 from simulation.campaign import Finding, Order, Report, find, processors, run_order, run_orders, smaller  # noqa: E402
 from simulation.canaries import CANARIES  # noqa: E402
 from simulation.plan import DISTURBANCES, GUARDED_DISTURBANCES, SIZES  # noqa: E402
@@ -52,7 +53,7 @@ def parse() -> argparse.Namespace:
         "--without",
         action="append",
         default=[],
-        choices=[*DISTURBANCES, *GUARDED_DISTURBANCES],
+        choices=[*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES],
         help="leave a fault out",
     )
     parser.add_argument("--shrink", action="store_true", help="look for a smaller universe that fails the same way")

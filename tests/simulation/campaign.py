@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from simulation.canaries import CANARIES
+from simulation.endurance import HARDSHIPS, endure
 from simulation.limits import LIMITS, TORN_TAILS
 from simulation.log_books import keep_books_of_logs
 from simulation.plan import Plan, besiege, defer, draw_plan, guard, keep_books, lose_data, restore_metadata, run_agents
@@ -46,11 +47,12 @@ class Order:
         plan = draw_theseus_plan(self.seed) if self.theseus else draw_plan(self.seed, self.size)
         if self.siege is not None:
             plan = besiege(plan, self.siege, random.Random(f"{self.seed} siege {self.siege}"))
-        known = {known.name for known in fields(Plan)}
+        known = {known.name for known in fields(Plan)} | HARDSHIPS.keys()
         for name in self.settings:
             if name not in known:
                 raise ValueError(f"a plan has no {name!r}; it has {', '.join(sorted(known))}")
-        plan = replace(plan, **self.settings)  # type: ignore[arg-type]
+        changes = {name: value for name, value in self.settings.items() if name not in HARDSHIPS}
+        plan = replace(plan, **changes)  # type: ignore[arg-type]
         if self.settings.get("restores_metadata"):
             restore_metadata(plan)  # with what it needs
         if self.settings.get("repairs_die"):
@@ -65,6 +67,7 @@ class Order:
             keep_books_of_logs(plan, random.Random(f"{self.seed} log copies"))
         if self.settings.get("guarded"):
             guard(plan, random.Random(f"{self.seed} guarded"))
+        endure(plan, self.seed, self.settings, drawn=self.siege is None and not self.theseus)
         plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in self.without}
         return plan
 

@@ -13,6 +13,7 @@ from octavo.metadata.paging import sweep_all
 from octavo.protocol.errors import LogExistsError, NoSuchLogError, OctavoError
 from simulation.history import Violation
 from simulation.log_history import Leader, LogHistory
+from simulation.log_impatience import Impatience
 from simulation.log_workload import PASSWORD, create_log
 from simulation.stream_copies import StreamCopies, StreamGoneError
 from simulation.stream_history import StreamLogHistory
@@ -92,6 +93,12 @@ class JudgeOfLogs:
                     if happened is None and not history.forgets(one.term):
                         raise Violation("P6", f"{one} add {number}: its outcome is not known when its term is over")
                     one.outcome(number, happened)
+            for indexes, error in list(one.many_in_doubt):
+                added = await self._again(host, history, partial(log.added, error))
+                if not one.many_added(indexes, error, added) and not history.forgets(one.term):
+                    raise Violation("P6", f"{one} adds {indexes}: nothing is known of them when its term is over")
+        if self.world.plan.hardships.impatience:
+            writer = await self._check_patience(host, log, history, writer, leader)
         await writer.close()
         await self._again(host, history, lambda: self._read_all(log, history))
         if isinstance(history, StreamLogHistory):
@@ -108,6 +115,20 @@ class JudgeOfLogs:
             await asyncio.sleep(0.2)
         if left_over := history.left_over():
             raise Violation("L1", f"log {history.name}: {left_over} are left over")
+
+    async def _check_patience(
+        self, host: ClientHost, log: Log, history: LogHistory, writer: LogWriter, leader: Leader
+    ) -> LogWriter:
+        """Flush and close a writer while adds wait for room. Returns another one."""
+        rng = self.world.rng_for(f"patience with {history.name}")
+        try:
+            await Impatience(self.world, rng, writer, leader).check_patience()
+        except OctavoError as error:
+            self.world.note(host.name, "patience: %s", f"{type(error).__name__} {error.message}")
+        await self._again(host, history, writer.close)
+        other = await self._again(host, history, lambda: log.lead(name="judge"))
+        history.leads(host.name, other.term, lambda: other.end)
+        return other
 
     async def _check_copies(self, client: Client, history: StreamLogHistory) -> None:
         copies = StreamCopies(self.world, client, history)

@@ -4,7 +4,7 @@ its cursors. It checks the rules P1 to P13 of docs/rules.md, during the run and 
 Payloads are unique and tell which add of which leader they are, so what a log may hold at a position is known.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -48,6 +48,12 @@ class Leader:
     adds: list[SentAdd] = field(default_factory=list)
     confirmed: Callable[[], int] = int
     """Returns the position after the last one that its writer knows to be acknowledged."""
+    has_lock: bool = False
+    """Whether it waited for the lock, and did not take over without it."""
+    many_in_doubt: list[tuple[Sequence[int], OctavoError]] = field(default_factory=list)
+    """Every ``add_many`` in doubt whose outcome has not been told yet: its adds, and the error."""
+    began_at: float = 0.0
+    """When it became leader, by the world's time."""
 
     def add(self, filling: bytes) -> int:
         """Record an add that is about to be made. Returns its index; its payload is in :attr:`adds`."""
@@ -95,6 +101,45 @@ class Leader:
         if add.payload in self.log.where:
             raise Violation("P6", f"{self} add {index}: is in the log, and was said not to have happened")
         add.fate = Fate.NOT_ADDED
+
+    def cancelled(self, indexes: Sequence[int]) -> None:
+        """Record that the caller of these adds has given up."""
+        for index in indexes:
+            if self.adds[index].fate is Fate.PENDING:
+                self.adds[index].fate = Fate.CANCELLED
+
+    def many_failed(self, indexes: Sequence[int], error: OctavoError) -> Sequence[int]:
+        """Record and check that an ``add_many`` failed. Returns those of its adds that did not happen and never will,
+        as far as the error tells."""
+        doubt = error.doubt
+        if error.may_have_happened and doubt is None:
+            raise Violation("P6", f"{self} adds {indexes}: in doubt, and the error does not say where: {error!r}")
+        sent = doubt.sent if error.may_have_happened and doubt is not None else 0
+        if doubt is not None and doubt.sent + doubt.unsent != len(indexes):
+            raise Violation("P6", f"{self} adds {indexes}: {doubt} does not tell of all of them")
+        for index in indexes[:sent]:
+            self.adds[index].fate = Fate.IN_DOUBT
+        if sent:
+            self.many_in_doubt.append((indexes, error))
+        for index in indexes[sent:]:
+            self.not_added(index)
+        return indexes[sent:]
+
+    def many_added(self, indexes: Sequence[int], error: OctavoError, added: int | None) -> bool:
+        """Record and check what ``Log.added`` said of an ``add_many`` in doubt; whether it said anything."""
+        doubt = error.doubt
+        if added is None or doubt is None:
+            return False
+        self.many_in_doubt.remove((indexes, error))
+        if added > doubt.sent:
+            raise Violation("P6", f"{self} adds {indexes}: {doubt.sent} were sent, and {added} are said to be added")
+        first = doubt.position + 1 - doubt.sent
+        for position, index in enumerate(indexes[:added], first):
+            self.log.holds(position, self.adds[index].payload)
+            self.adds[index].fate = Fate.ACKNOWLEDGED
+        for index in indexes[added:]:
+            self.not_added(index)
+        return True
 
     def check_order(self) -> None:
         """Check that the log holds a prefix of what the leader sent, each once (rules P2 and P5)."""

@@ -13,6 +13,7 @@ from octavo.client.client import Client
 from octavo.client.log.document import Retention
 from octavo.client.log.entries import Gap, LogEntry
 from octavo.client.log.log import Log
+from octavo.client.log.names import lock_name
 from octavo.client.log.stream_document import stream_term
 from octavo.client.log.writer import LogWriter
 from octavo.metadata.stream_changes import BeginTakeover
@@ -32,6 +33,7 @@ from simulation.chain_history import ChainHistory
 from simulation.history import Violation
 from simulation.log_books import full_copies_of
 from simulation.log_history import Fate, Leader, LogHistory
+from simulation.log_impatience import Impatience, ask_how_many
 from simulation.plan import Plan
 from simulation.stream_history import StreamLogHistory
 from simulation.workload import note_answer
@@ -117,6 +119,9 @@ class Leading(LogApplication):
         self._duels = rng.choice((0.0, 0.3, 1.0))
         """How often it does not wait for the lock."""
         self._changing = world.rng_for(f"quorums of {name}")
+        self._impatient = (
+            world.rng_for(f"impatience of {name} {rng.random()}") if world.plan.hardships.impatience else None
+        )
 
     async def run(self, host: ClientHost, client: Client) -> None:
         while self.adds > 0 and not self.ended():
@@ -142,6 +147,9 @@ class Leading(LogApplication):
             world.trace.count("log: gave up leading")
             return
         leader = history.leads(host.name, writer.term, lambda: writer.end)
+        leader.has_lock, leader.began_at = not duels, world.loop.now
+        if not duels:
+            world.absences.leads(host.process, lock_name(log.log_id), leader, history.leaders)
         world.trace.count("log: leaders")
         world.note(host.name, "leads log %s in term %d", self.name, writer.term)
         try:
@@ -159,11 +167,14 @@ class Leading(LogApplication):
         rng, plan = self.rng, self.world.plan
         pending: dict[asyncio.Future[Any], None] = {}
         left = min(self.adds, rng.choice((3, 10, 40)))
+        impatience = Impatience(self.world, self._impatient, writer, leader) if self._impatient is not None else None
         while left > 0 and not writer.lost.is_set():
+            if impatience is not None and rng.random() < 0.6:
+                left -= impatience.begin()
             burst = min(rng.choice(self._bursts), left)
             for _ in range(burst):
-                index = leader.add(rng.randbytes(rng.randrange(plan.entry_bytes_max + 1)))
-                task = asyncio.ensure_future(self._add(host, writer, leader, index))
+                filling = rng.randbytes(rng.randrange(plan.entry_bytes_max + 1))
+                task = asyncio.ensure_future(self._add(writer, leader, filling))
                 pending[task] = None
                 task.add_done_callback(lambda finished: pending.pop(finished, None))
                 if self._cancels and rng.random() < 0.2:
@@ -177,6 +188,8 @@ class Leading(LogApplication):
             await asyncio.sleep(self._pause * rng.random())
         if rng.random() < 0.2:
             await asyncio.sleep(rng.uniform(0.0, 1.0))
+        if impatience is not None:
+            pending |= impatience.pending
         if pending and rng.random() < 0.8:
             await asyncio.wait(list(pending))
 
@@ -199,8 +212,9 @@ class Leading(LogApplication):
         if last.first_term == stream_term(writer.term) and last.quorums != Quorums(*wanted):
             raise Violation("T13", f"log {self.name}: {writer} has changed to {wanted}; {last.quorums} stand")
 
-    async def _add(self, host: ClientHost, writer: LogWriter, leader: Leader, index: int) -> None:
+    async def _add(self, writer: LogWriter, leader: Leader, filling: bytes) -> None:
         world, rng = self.world, self.rng
+        index = leader.add(filling)  # in the step in which the writer is given it: they have the same order
         add = leader.adds[index]
         expected = writer.end + rng.choice((0, 0, 1)) if rng.random() < 0.05 else None
         try:
@@ -240,6 +254,9 @@ class Leading(LogApplication):
                     if self.ended():
                         return
                 await asyncio.sleep(0.05)
+        await ask_how_many(
+            self.world, log, leader, attempts=OUTCOME_ATTEMPTS, note=lambda what, error: self._note(host, what, error)
+        )
 
 
 def other_quorums(plan: Plan) -> list[tuple[int, int, int]]:

@@ -7,7 +7,9 @@ is, and none of its code runs afterwards.
 
 The loop is deterministic: ready callbacks run in the order in which they were scheduled, tasks and futures hash by
 number, and there are no threads. What differs from seed to seed is how long operations of the seams (network, disk,
-metadata) take.
+metadata) take, and in some universes the order within a turn (:attr:`SimulationLoop.turns`): when a turn of a process
+has taken long, or the process was paused, several things are due at once. asyncio then handles what has arrived first
+and timers last, libuv the reverse, and neither lets a task go on in between.
 
 The processes share the loop, but none touches another's futures. A seam that delivers something to a process schedules
 a callback of the receiver (:meth:`SimulationLoop.call_process`).
@@ -17,6 +19,7 @@ import asyncio
 import heapq
 import itertools
 import math
+import random
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -101,10 +104,17 @@ class Handle:
         return self._when
 
 
+class Delivery(Handle):
+    """A callback by which a seam brings something to a process. (A timer is what the process asked for itself.)"""
+
+    __slots__ = ()
+
+
 class Process:
     """A simulated operating system process: it can be killed and paused, and has its own clock.
 
-    Its clock shows the world's time times ``clock_rate`` plus ``clock_offset``. Seams use the world's time.
+    Its clock shows the world's time times ``clock_rate`` plus ``clock_offset``. Seams use the world's time. The clock
+    never goes back: it is the one that timers use. What tells the time of day may (``World.wall_clock``).
     """
 
     def __init__(
@@ -125,6 +135,7 @@ class Process:
         self._clock_offset = clock_offset
         self._clock_rate = clock_rate
         self._paused = False
+        self._is_stalled = False
         self._held: list[Handle] = []
 
     def __repr__(self) -> str:
@@ -149,12 +160,23 @@ class Process:
     def pause(self) -> None:
         """Pause it: callbacks that fall due are kept."""
         self._paused = True
+        self._is_stalled = False
 
     def resume(self) -> None:
         """Run the kept callbacks, and continue. Does not revive a dead process."""
-        self._paused = False
+        self._paused = self._is_stalled = False
         held, self._held = self._held, []
-        self.loop.put_back(held)
+        self.loop.put_back(held if self.loop.turns is None else _in_one_turn(held, self.loop.turns))
+
+    def stall(self, seconds: float) -> None:
+        """Let its present turn take so long: what falls due meanwhile is due together in the next one."""
+        if not self._paused and self.alive:
+            self._paused = self._is_stalled = True
+            self.loop.call_process(self.loop.world, self.loop.now + seconds, self._end_stall)
+
+    def _end_stall(self) -> None:
+        if self._is_stalled:  # and not paused meanwhile
+            self.resume()
 
     def hold(self, handle: Handle) -> None:
         """Keep a callback that fell due while the process is paused."""
@@ -185,6 +207,15 @@ class Process:
         return sorted((task for task in self.loop.tasks() if task.process is self), key=hash)
 
 
+def _in_one_turn(held: list[Handle], rng: random.Random) -> list[Handle]:
+    """The order in which one turn runs these: first what was ready before, then what has arrived and the timers, either
+    of them first. What has arrived keeps its order, and timers keep theirs."""
+    arrived = [handle for handle in held if isinstance(handle, Delivery)]
+    timers = [handle for handle in held if handle._when and not isinstance(handle, Delivery)]
+    due = [*arrived, *timers] if rng.random() < 0.5 else [*timers, *arrived]
+    return [*(handle for handle in held if not handle._when and not isinstance(handle, Delivery)), *due]
+
+
 class SimulationLoop(asyncio.BaseEventLoop):
     """The event loop. ``world`` is the process of the harness itself: faults, schedules, checkers."""
 
@@ -203,6 +234,10 @@ class SimulationLoop(asyncio.BaseEventLoop):
         """Calls of the exception handler by living processes."""
         self.halted: BaseException | None = None
         """Set by the harness to end the run after the current step; raised by :meth:`run_until_complete`."""
+        self.turns: random.Random | None = None
+        """Decides what a turn in which several things are due begins with; None: with what was due first."""
+        self.on_due: Callable[[Process], None] | None = None
+        """Told of every process for which something falls due, before it runs."""
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._timer_numbers = itertools.count().__next__
@@ -237,7 +272,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
 
     def call_process(self, process: Process, when: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Run a callback of ``process`` at ``when`` of the world's time: how seams bring things to it."""
-        handle = Handle(process, callback, args, process.context)
+        handle = Delivery(process, callback, args, process.context)
         heapq.heappush(self._timers, (max(when, self.now), self._timer_numbers(), handle))
         return handle
 
@@ -337,7 +372,10 @@ class SimulationLoop(asyncio.BaseEventLoop):
         when = timers[0][0]
         self.now = max(self.now, when)
         while timers and timers[0][0] <= when:
-            ready.append(pop(timers)[2])
+            handle = pop(timers)[2]
+            ready.append(handle)
+            if self.on_due is not None:
+                self.on_due(handle._process)
 
     def is_running(self) -> bool:
         return self._running

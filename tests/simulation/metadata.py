@@ -85,6 +85,8 @@ class MetadataService:
         """Called with every version of every document; None: deleted."""
         self.on_registered: Callable[[str, str], None] | None = None
         """Called with the process's name and the bookie's id at every registration."""
+        self.on_locked: Callable[[Process, str], None] | None = None
+        """Called with the process and the lock whenever a lock is given, before the process is told."""
         self._handles: dict[SimulatedRecords, None] = {}
         self._bookies_before: deque[list[Record]] = deque(maxlen=4)
         self._bookies_now: list[Record] = []
@@ -313,6 +315,8 @@ class SimulatedRecords(RecordStore):
             tell = self._service.on_registered
             if version is not None and kind is Kind.BOOKIE and tell is not None:
                 tell(self.process.name, key)
+            if version is not None and kind is Kind.LOCK and self._service.on_locked is not None:
+                self._service.on_locked(self.process, key)
             return version
 
         version: Version | None = await self._ask(serve, change=True)

@@ -67,6 +67,7 @@ class Nemesis:
             "metadata conflict": self._conflict,
             "metadata lists are empty": self._metadata_chance("list_nothing_chance"),
             **guarding.strikes(world, self.rng, self.heal_after),
+            **world.absences.strikes(self),
         }
 
     async def run(self) -> None:
@@ -85,7 +86,8 @@ class Nemesis:
         """End every lasting fault, restart every machine that is allowed to start, and have the others repaired."""
         world = self.world
         world.note("nemesis", "heals everything")
-        self._healed = True
+        self._healed = world.absences.ended = True
+        world.loop.on_due = None
         for heal in list(self._active_faults):
             heal()
         self._active_faults.clear()

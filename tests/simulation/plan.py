@@ -11,6 +11,7 @@ from typing import Any
 from octavo.client.options import ClientOptions
 from octavo.repair.settings import RepairSettings
 from simulation.disk import DiskSettings
+from simulation.hardships import Hardships
 from simulation.knobs import FRAME, FRAME_BYTES, KNOBS, STORAGE, STREAM_KNOBS
 from simulation.network import NetworkSettings
 from simulation.siege_moves import DRAWN, NEEDS_EVERY_MEMBER, STORIES
@@ -147,6 +148,7 @@ class Plan:
     """Whether ledgers keep books of their copies: each of them records missing ones, or requires all."""
     log_copies: bool = False
     """Whether logs that are streams keep books of their copies (``log_books.py``)."""
+    hardships: Hardships = field(default_factory=Hardships)
     repair: RepairSettings = QUICK_REPAIR
     drains: bool = False
     """Whether an operator drains and holds bookies."""

@@ -16,6 +16,7 @@ from functools import partial
 from octavo.bookie import part_settings
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.protocol.errors import OctavoError
+from simulation.endurance import endure
 from simulation.guarding import Intruding, end_a_principal, guards
 from simulation.history import Violation
 from simulation.judge import Judge
@@ -78,7 +79,9 @@ def run_universe(
 
 
 def _run(seed: int, plan: Plan | None, lines: bool, course: "Course | None" = None) -> Outcome:
-    plan = plan if plan is not None else draw_plan(seed)
+    if plan is None:
+        plan = draw_plan(seed)
+        endure(plan, seed, {}, drawn=True)
     world = World(seed, plan)
     failure: BaseException | None = None
     with world.logs, _turned(plan.knobs, plan.storage), limits_counted(world), guards(world):

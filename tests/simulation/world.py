@@ -27,6 +27,7 @@ from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.repair.agent import Agent
+from simulation.absences import Absences
 from simulation.disk import Disk, SimulatedFileSystem
 from simulation.history import History, Violation
 from simulation.log_histories import LogHistories
@@ -342,6 +343,8 @@ class ClientHost:
 
     def _options(self, principal: str | None) -> ClientOptions:
         options = self.world.plan.client_options
+        if self.world.plan.hardships.impatience and self.name == "judge":
+            options = replace(options, log_add_timeout_seconds=None)  # the judge waits
         if not self.world.plan.guarded:
             return options
         first_life = self.name.partition(".")[0]
@@ -387,6 +390,12 @@ class World:
         self.metadata.on_ledger = self._ledger_changed
         self.metadata.on_document = self._document_changed
         self.metadata.on_registered = self._registered
+        self.absences = Absences(self)
+        if plan.hardships.absences:
+            self.metadata.on_locked = self.absences.locked
+        if plan.hardships.turns:
+            self.loop.turns = self.rng_for("turns")
+            self.loop.on_due = self._may_stall
         self.logs = LogJudge(self)
         self.naming = NamingJudge(self)
         self._latest: dict[LedgerId, LedgerMetadata | None] = {}
@@ -424,6 +433,13 @@ class World:
         if self.loop.halted is None and not self.loop.is_closed():
             self.note("checker", "%s", f"{type(violation).__name__}: {violation}")
             self.loop.halted = violation
+
+    def _may_stall(self, process: Process) -> None:
+        """Let a turn of a process take long, now and then."""
+        rng, hardships = self.loop.turns, self.plan.hardships
+        if rng is not None and process is not self.loop.world and rng.random() < hardships.stall_chance:
+            self.trace.count("process: turn took long")
+            process.stall(rng.uniform(0, hardships.stall_seconds))
 
     def _registered(self, where: str, bookie_id: str) -> None:
         for machine in self.machines:

@@ -1,0 +1,78 @@
+"""Draws what a universe has besides the faults of the nemesis: processes that are away for longer than their leases,
+turns of the loop in which several things are due, callers that give up, clocks that step, handles that are kept.
+
+Each hardship is drawn with a random stream of its own, for a share of the seeds that it suits; ``--set NAME=1`` and
+``--set NAME=0`` decide it.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from simulation.absences import ABSENCES
+from simulation.plan import Plan
+
+
+class Hardship(NamedTuple):
+    """One of them."""
+
+    share: float
+    """Of the seeds that it suits; 0: only on request."""
+    suits: Callable[[Plan], bool]
+    endure: Callable[[Plan, random.Random], None]
+    """Changes the plan."""
+
+
+def endure(plan: Plan, seed: int, settings: Mapping[str, int], *, drawn: bool) -> None:
+    """Change the plan of a seed. ``settings``: hardship -> whether it is wanted; ``drawn``: whether chance decides the
+    others."""
+    for name, hardship in HARDSHIPS.items():
+        rng = random.Random(f"{seed} {name}")
+        wanted = drawn and rng.random() < hardship.share and hardship.suits(plan)
+        if settings.get(name, wanted):
+            setattr(plan.hardships, name, True)
+            hardship.endure(plan, rng)
+
+
+def _has_logs(plan: Plan) -> bool:
+    return bool(plan.logs) and not plan.aimed
+
+
+def _be_absent(plan: Plan, rng: random.Random) -> None:
+    """Leases are short, and the safety phase lasts for several of them."""
+    plan.disturbances = {**plan.disturbances, **dict.fromkeys(ABSENCES, rng.choice((0.3, 1.0, 3.0)))}
+    plan.hardships.candidate_absent_chance = rng.choice((0.1, 0.5, 1.0))
+    plan.safety_seconds = max(plan.safety_seconds, 4.0)
+    plan.disturbance_every_seconds = max(plan.disturbance_every_seconds, 0.5)
+    plan.adds = max(plan.adds, 24)
+    plan.options["lease_seconds"] = rng.choice((0.3, 0.5))
+    plan.bookie["lease_seconds"] = 1.0
+
+
+def _take_long_turns(plan: Plan, rng: random.Random) -> None:
+    plan.hardships.turns = True
+    plan.hardships.stall_chance = rng.choice((0.003, 0.01, 0.05))
+    plan.hardships.stall_seconds = rng.choice((0.01, 0.1, 0.5))
+
+
+def _be_impatient(plan: Plan, rng: random.Random) -> None:
+    """Windows and segments are small, so that adds wait for room and for rolls; adds time out, also while the leader
+    heals, and what ends a wait is often due in one turn with the time-out."""
+    seconds = rng.choice((0.02, 0.1, 0.3))
+    plan.options |= {
+        "window_entries": rng.choice((1, 2, 5)),
+        "log_add_timeout_seconds": rng.choice((None, seconds, seconds, seconds)),
+        "log_segment_bytes": rng.choice((50, 300)),
+    }
+    plan.adds, plan.safety_seconds = max(plan.adds, 40), max(plan.safety_seconds, 1.0)
+    _take_long_turns(plan, rng)
+    plan.hardships.stall_seconds = seconds * rng.choice((0.5, 1.5))
+    plan.hardships.stall_chance = rng.choice((0.02, 0.1))
+
+
+HARDSHIPS: dict[str, Hardship] = {
+    "absences": Hardship(0.0, _has_logs, _be_absent),
+    "turns": Hardship(0.1, lambda plan: not plan.aimed, _take_long_turns),
+    "impatience": Hardship(0.0, _has_logs, _be_impatient),
+}
+"""Field of :class:`simulation.hardships.Hardships` -> what it means."""

@@ -1,0 +1,20 @@
+"""What a universe has besides the faults of the nemesis; ``endurance.py`` draws it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Hardships:
+    """The hardships of one universe. Chances from 0 to 1, times in seconds."""
+
+    absences: bool = False
+    """Whether processes are away for longer than their leases (``absences.py``)."""
+    candidate_absent_chance: float = 0.0
+    """Chance that a client stands still between getting the lock of a log and taking the log over."""
+    turns: bool = False
+    """Whether turns of the loop take long now and then, so that several things are due in the next one."""
+    stall_chance: float = 0.0
+    stall_seconds: float = 0.0
+    """Longest such turn."""
+    impatience: bool = False
+    """Whether callers of log writers give up, add many at once, and try again (``log_impatience.py``)."""
