@@ -13,8 +13,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, NoReturn
 
 import structlog
 import uvloop
@@ -119,29 +119,15 @@ async def _main(
     filesystem = RealFileSystem(page_cache_bytes=config.page_cache_bytes)
     audit = _audit(config)
     attendant = Attendant(config, filesystem, process, log_level, audit)
-    store = await _open_metadata(config)
+    store: MetadataStore | None = None
     try:
-        await _check_release(store)
-        starting = asyncio.ensure_future(
-            Bookie.start(
-                config,
-                filesystem=filesystem,
-                store=store,
-                rng=rng,
-                software=__version__,
-                wall_clock=time.time,
-                clock=time.perf_counter,
-                attend=attendant.attend,
-                companion=companion,
-                audit=audit,
-            )
-        )
-        await _first_of(starting, stopped.wait())
-        if not starting.done():
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+        store = await _unless_stopped(stopped, _open_metadata(config))
+        if store is None:
             return EXIT_OK
-        bookie = starting.result()
+        world = _World(filesystem, store, rng, attendant, audit)
+        bookie = await _unless_stopped(stopped, _start(config, world, companion))
+        if bookie is None:
+            return EXIT_OK
         running.append(bookie)
         # What exists now lives as long as the process; looking through it again and again would only cost latency.
         gc.freeze()
@@ -163,12 +149,51 @@ async def _main(
             _end_at_once(await bookie.broken())
         log.info("bookie has stopped")
     finally:
-        with contextlib.suppress(OctavoError):
-            await store.close()
+        if store is not None:
+            with contextlib.suppress(OctavoError):
+                await store.close()
         await filesystem.close()
         await audit.stop()
         pulse.stop()
     return EXIT_OK
+
+
+class _World(NamedTuple):
+    """What the process gives its bookie."""
+
+    filesystem: RealFileSystem
+    store: MetadataStore
+    rng: random.Random
+    attendant: Attendant
+    audit: Audit
+
+
+async def _start(config: BookieConfig, world: _World, companion: Companion | None) -> Bookie:
+    await _check_release(world.store)
+    return await Bookie.start(
+        config,
+        filesystem=world.filesystem,
+        store=world.store,
+        rng=world.rng,
+        software=__version__,
+        wall_clock=time.time,
+        clock=time.perf_counter,
+        attend=world.attendant.attend,
+        companion=companion,
+        audit=world.audit,
+    )
+
+
+async def _unless_stopped[T](stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of a step of the start; None, and the step is broken off, if the bookie is to stop first. Every step
+    may wait for a metadata store that does not answer, and a supervisor kills what does not stop within seconds."""
+    step = asyncio.ensure_future(work)
+    await _first_of(step, stopped.wait())
+    if not step.done():
+        step.cancel()
+        await asyncio.gather(step, return_exceptions=True)
+        return None
+    return step.result()
 
 
 def _audit(config: BookieConfig) -> Audit:

@@ -21,6 +21,11 @@ RETRY_SECONDS_MAX = 5.0
 """Back-off between attempts to register, doubled each time, with jitter: bookies must not all retry at once."""
 
 
+RELEASE_SECONDS_MAX = 2.0
+"""Time that a stopping bookie gives the store to take the registration back: a supervisor kills what does not stop
+within seconds, and without an answer the lease expires by itself."""
+
+
 class Registrar:
     """The supervisor of one bookie's registration. ``current`` returns the registration as it should be now."""
 
@@ -33,6 +38,7 @@ class Registrar:
         """What the store was told last."""
         self._announcing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self.release_seconds_max = RELEASE_SECONDS_MAX
 
     @property
     def registered(self) -> bool:
@@ -61,8 +67,9 @@ class Registrar:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._lease is not None:
-            with contextlib.suppress(OctavoError):
-                await self._lease.release()
+            with contextlib.suppress(OctavoError, TimeoutError):
+                async with asyncio.timeout(self.release_seconds_max):
+                    await self._lease.release()
 
     async def _register(self) -> None:
         told = self._current()

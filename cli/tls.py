@@ -1,10 +1,10 @@
 """``octavo tls``: certificates for a small cluster that has no authority of its own."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from octavo.cli.replacing import replace_content
 from octavo.cli.session import CommandError, Session, command
 from octavo.protocol.errors import InvalidArgumentError
 
@@ -128,11 +128,7 @@ def _write(directory: Path, stem: str, pair: "Pair") -> list[str]:
     written = []
     for suffix, content, mode in ((".key", pair.key, 0o600), (".crt", pair.certificate, 0o644)):
         path = directory / f"{stem}{suffix}"
-        new = directory / f".{stem}{suffix}.new"
-        new.unlink(missing_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-        new.replace(path)
+        replace_content(path, content, mode=mode)
         written.append(str(path))
     return written
 

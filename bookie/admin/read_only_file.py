@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file, sync_names
+from octavo.bookie.disk.filesystem import FileSystem, file_gate, read_file, replace_file, sync_names
 
 FILE_NAME = "read-only"
 """In the data directory. It holds ``{"reason": ...}``; the bookie is read-only while it is there."""
@@ -30,8 +30,9 @@ async def save_read_only(filesystem: FileSystem, data_directory: Path, reason: s
     if reason is not None:
         await replace_file(filesystem, path, json.dumps({"reason": reason}).encode())
         return
-    try:
-        await filesystem.remove(path)
-    except FileNotFoundError:
-        return
-    await sync_names(filesystem, data_directory)
+    async with file_gate(filesystem, path):
+        try:
+            await filesystem.remove(path)
+        except FileNotFoundError:
+            return
+        await sync_names(filesystem, data_directory)

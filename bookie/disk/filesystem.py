@@ -18,10 +18,11 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from octavo.bookie.disk.async_writes import AsyncWrites
 from octavo.bookie.disk.direct_io import DirectWriter
@@ -145,8 +146,35 @@ async def read_file(filesystem: FileSystem, path: Path) -> bytes:
         await file.close()
 
 
+_gates: WeakKeyDictionary[FileSystem, dict[Path, list[asyncio.Lock]]] = WeakKeyDictionary()
+"""For each path that is being changed a lock, as often as there are callers that hold it or wait for it."""
+
+
+@contextlib.asynccontextmanager
+async def file_gate(filesystem: FileSystem, path: Path) -> AsyncIterator[None]:
+    """Held by one caller at a time, in the order in which they come: whoever changes the file at ``path`` in several
+    steps would else use another's temporary file (rule B9)."""
+    gates = _gates.setdefault(filesystem, {})
+    users = gates.setdefault(path, [])
+    gate = users[0] if users else asyncio.Lock()
+    users.append(gate)
+    try:
+        async with gate:
+            yield
+    finally:
+        users.pop()
+        if not users and gates.get(path) is users:
+            del gates[path]
+
+
 async def replace_file(filesystem: FileSystem, path: Path, content: bytes) -> None:
-    """Replace a small file atomically and durably: a crash leaves the old content or the new, never a mixture."""
+    """Replace a small file atomically and durably: a crash leaves the old content or the new, never a mixture. Calls
+    for one path are made one after another (rule B9)."""
+    async with file_gate(filesystem, path):
+        await _replace(filesystem, path, content)
+
+
+async def _replace(filesystem: FileSystem, path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     with contextlib.suppress(FileNotFoundError):
         await filesystem.remove(temporary)

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from octavo.cli.deploy import plan
 from octavo.cli.output import print_json, print_line
+from octavo.cli.replacing import replace_content
 from octavo.cli.session import CommandError, guarded
 
 app = typer.Typer(name="deploy", help="Install systemd units and prepare a host for bookies.", no_args_is_help=True)
@@ -199,10 +200,7 @@ def _write(root: Path, file: plan.PlannedFile, *, mode: int = 0o644) -> dict[str
         if before == file.text:
             return "unchanged"
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = target.with_name(f".{target.name}.new")
-        made.write_text(file.text, encoding="utf-8")
-        made.chmod(mode)
-        made.replace(target)
+        replace_content(target, file.text.encode(), mode=mode)
         return "created" if before is None else "replaced"
 
     return {"path": str(file.path), "done": _with_remedy(write, target)}

@@ -145,6 +145,18 @@ async def test_nothing_is_announced_if_nothing_has_changed() -> None:
     assert bookie.store.stored is None
 
 
+async def test_a_bookie_stops_although_the_store_does_not_take_its_registration_back() -> None:
+    class Silent(SlowLease):
+        async def release(self) -> None:
+            await asyncio.Event().wait()
+
+    bookie = Announcing()
+    await bookie.start()
+    bookie.registrar._lease = cast("Any", Silent(bookie.store))
+    bookie.registrar.release_seconds_max = 0.0
+    await bookie.registrar.stop()
+
+
 def registration(bookie_id: str, boot_id: str = "boot-1") -> BookieRegistration:
     return BookieRegistration(
         bookie_id=BookieId(bookie_id), address="127.0.0.1:1", state=BookieState.WRITABLE, version="1", boot_id=boot_id

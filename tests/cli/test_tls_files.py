@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from octavo.cli.replacing import replace_content
 from octavo.security.authority import names_in
 from support.processes import octavo
 
@@ -64,3 +65,13 @@ def test_the_first_hosts_cannot_have_names_of_other_files(tmp_path: Path, host: 
     refused = octavo("tls", "init", tmp_path / "tls", "--host", host)
     assert refused.status != 0
     assert not (tmp_path / "tls").exists()
+
+
+def test_what_another_command_has_half_written_is_neither_used_nor_removed(tmp_path: Path) -> None:
+    """Rule B9: two commands at once in one directory."""
+    half_written = tmp_path / ".b.key.new"
+    half_written.write_bytes(b"half of a k")
+    replace_content(tmp_path / "b.key", b"a key", mode=0o600)
+    replace_content(tmp_path / "b.key", b"another", mode=0o640)
+    assert contents(tmp_path) == {".b.key.new": b"half of a k", "b.key": b"another"}
+    assert (tmp_path / "b.key").stat().st_mode & 0o777 == 0o640

@@ -145,6 +145,7 @@ ROOMS = {
     "metadata.__init__": frozenset({"metadata", "metadata.connect"}),
     "cli.running_cluster": frozenset[str](),
     "cli.output": frozenset[str](),
+    "cli.replacing": frozenset[str](),
     "cli.session": frozenset({"cli.running_cluster", "cli.output"}),
     "cli.rates": frozenset[str](),
     "cli.ledger": frozenset({"cli.session", "cli.output"}),
@@ -153,12 +154,13 @@ ROOMS = {
     "cli.bookie": frozenset({"cli.running_cluster", "cli.session", "cli.output", "cli.rates"}),
     "cli.cluster": frozenset({"cli.session", "cli.output"}),
     "cli.console": frozenset({"cli.session", "cli.output", "cli.rates", "cli.log", "cli.cluster", "cli.bookie"}),
-    "cli.deploy": frozenset({"cli.session", "cli.output"}),
+    "cli.deploy": frozenset({"cli.session", "cli.output", "cli.replacing"}),
     "cli.local": frozenset({"cli.running_cluster", "cli.session", "cli.output"}),
     "cli": frozenset(
         {
             "cli.session",
             "cli.output",
+            "cli.replacing",
             "cli.rates",
             "cli.ledger",
             "cli.log",

@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from support.waiting import WAIT_SECONDS, pause, wait_until
 import octavo as octavo_client
 
 EXIT_DATA_WRONG = 78
+
+STOP_SECONDS_MAX = 8.0
+"""Less than the ten seconds after which `docker stop` kills."""
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +45,20 @@ def test_a_bookie_says_when_it_is_ready_stops_cleanly_and_keeps_its_data(tmp_pat
         assert octavo("bookies", "--json", "--metadata", uri).json[0]["bookie_id"] == first[0]["bookie_id"]
         assert octavo("ledger", "read", ledger_id, "--metadata", uri).stdout == b"kept\n" * 1000
         assert bookie.stop(signal.SIGINT) == 0
+
+
+def test_a_bookie_that_waits_for_its_metadata_store_stops_at_once(tmp_path: Path) -> None:
+    """A supervisor kills what does not stop within seconds; the store takes no call for 15 s before it is tried
+    again."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(WAIT_SECONDS)
+        uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/x"
+        with BookieProcess(tmp_path / "bookie", "--port", 0, "--metadata", uri) as bookie:
+            connection, _ = silent.accept()
+            with connection:
+                began_at = time.monotonic()
+                assert bookie.stop() == 0
+                assert time.monotonic() - began_at < STOP_SECONDS_MAX
 
 
 def test_a_bookie_refuses_a_folder_that_belongs_to_another_cluster(tmp_path: Path) -> None:
