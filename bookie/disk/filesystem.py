@@ -152,8 +152,8 @@ _gates: WeakKeyDictionary[FileSystem, dict[Path, list[asyncio.Lock]]] = WeakKeyD
 
 @contextlib.asynccontextmanager
 async def file_gate(filesystem: FileSystem, path: Path) -> AsyncIterator[None]:
-    """Held by one caller at a time, in the order in which they come: whoever changes the file at ``path`` in several
-    steps would else use another's temporary file (rule B9)."""
+    """Held by one caller at a time, in the order in which they come: a writer that changes the file at ``path`` in
+    several steps would else use another's temporary file (rule B9)."""
     gates = _gates.setdefault(filesystem, {})
     users = gates.setdefault(path, [])
     gate = users[0] if users else asyncio.Lock()
