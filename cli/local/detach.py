@@ -28,11 +28,16 @@ async def start_detached(session: Session, directory: Path, arguments: Sequence[
         log_start = set_log_aside(log_file)
     except OSError as error:
         raise CommandError(f"cannot write {log_file}: {error.strerror}") from error
+    try:
+        log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise CommandError(f"cannot write {log_file}: {error.strerror}") from error
     reading, writing = os.pipe()
     try:
-        child = _spawn(session, directory, arguments, log_file, writing)
+        child = _spawn(session, directory, arguments, log, writing)
     finally:
         os.close(writing)
+        os.close(log)
     try:
         with progress_bar("starting", None):
             ready = await _read_line(reading)
@@ -64,8 +69,12 @@ async def start_detached(session: Session, directory: Path, arguments: Sequence[
     print_line("It runs in the background: `octavo status` shows it, `octavo down` stops it.")
 
 
-def _spawn(session: Session, directory: Path, arguments: Sequence[str], log_file: Path, ready_descriptor: int) -> int:
-    """The process id of the new ``octavo up``."""
+def _spawn(session: Session, directory: Path, arguments: Sequence[str], log: int, ready_descriptor: int) -> int:
+    """The process id of the new ``octavo up``. ``log`` is the descriptor of its log.
+
+    The log is opened here and not by the child: a file that cannot be opened there is told as a program that cannot be
+    started.
+    """
     command = [
         *(sys.executable, "-P", "-m", "octavo.cli.main", "up", "--data-dir", str(directory), *arguments),
         *("--log-level", session.log_level.value, "--log-format", session.log_format.value),
@@ -79,8 +88,8 @@ def _spawn(session: Session, directory: Path, arguments: Sequence[str], log_file
         os.environ,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
+            (os.POSIX_SPAWN_DUP2, log, 1),
+            (os.POSIX_SPAWN_DUP2, log, 2),
         ],
         setsid=True,
     )

@@ -19,11 +19,19 @@ import typer
 from octavo.cli.local.bookie_process import BookieProcess, BookieSpec, pinned_id
 from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, left_stopped, print_ready
 from octavo.cli.local.detach import start_detached
+from octavo.cli.local.ports import (
+    BASE_PORT_DEFAULT,
+    PORT_MAX,
+    PORTS_NAME,
+    check_free,
+    choose_ports,
+    read_ports,
+    remember_ports,
+)
 from octavo.cli.local.restarts import GiveUp, LeaveStopped, RestartPolicy
 from octavo.cli.output import print_json, print_line, progress_bar
 from octavo.cli.running_cluster import ClusterState, opened_lock, remove_state, take_lock, write_state
 from octavo.cli.session import EXIT_OK, CommandError, LogLevel, Session, command, finish, print_error
-from octavo.protocol.errors import InvalidArgumentError
 
 STOP_SECONDS_MAX = 20.0
 """How long a bookie that was told to stop may take before it is killed: twice its own limit for draining."""
@@ -33,7 +41,6 @@ LOCK_SECONDS_MAX = 15.0
 
 _LOCK_POLL_SECONDS = 0.05
 _STARTING_NOTICE_SECONDS = 10.0
-_PORT_MAX = 65535
 
 
 def register(app: typer.Typer) -> None:
@@ -46,15 +53,16 @@ async def up(
     bookies: Annotated[int, typer.Option("--bookies", metavar="N", min=1, max=64, help="Number of bookies.")] = 3,
     data_dir: DataDirOption = DATA_DIR_DEFAULT,
     base_port: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--base-port",
             metavar="PORT",
             min=0,
-            max=_PORT_MAX,
-            help="Port of the first bookie; the others use the ports after it. 0 takes any free ports.",
+            max=PORT_MAX,
+            help="Port of the first bookie; the others use the ports after it. 0 takes any free ports. Default: the "
+            f"ports that the bookies of this directory had before, or those from {BASE_PORT_DEFAULT} on.",
         ),
-    ] = 3181,
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return as soon as the cluster is ready and leave it running.")
     ] = False,
@@ -68,9 +76,9 @@ async def up(
 
     With --detach the cluster runs in the background: `octavo status` shows it and `octavo down` stops it.
     """
-    if base_port and base_port + bookies - 1 > _PORT_MAX:
-        raise InvalidArgumentError(f"--base-port {base_port}: {bookies} bookies would need ports above {_PORT_MAX}")
     directory = data_dir.absolute()
+    names = [f"bookie-{number}" for number in range(1, bookies + 1)]
+    ports = choose_ports(names, base_port, read_ports(directory))
     uri = session.metadata
     if uri is None:
         uri = f"sqlite:///{directory}/metadata.db"
@@ -80,22 +88,24 @@ async def up(
     except OSError as error:
         raise CommandError(f"cannot create the data directory {directory}: {error.strerror}") from error
     if detach:
-        await start_detached(session, directory, ("--bookies", str(bookies), "--base-port", str(base_port)))
+        chosen = () if base_port is None else ("--base-port", str(base_port))
+        await start_detached(session, directory, ("--bookies", str(bookies), *chosen))
         return EXIT_OK
     specs = [
         BookieSpec(
-            name=f"bookie-{number}",
-            data_dir=directory / f"bookie-{number}",
-            log_file=directory / "logs" / f"bookie-{number}.log",
-            port=base_port + number - 1 if base_port else 0,
+            name=name,
+            data_dir=directory / name,
+            log_file=directory / "logs" / f"{name}.log",
+            port=ports[name],
             arguments=(
-                *("--bookie-id", pinned_id(directory / f"bookie-{number}")),
+                *("--bookie-id", pinned_id(directory / name)),
                 *("--metadata", uri, "--log-level", session.log_level.value, "--log-format", session.log_format.value),
             ),
         )
-        for number in range(1, bookies + 1)
+        for name in names
     ]
     async with _locked(directory) as lock_descriptor:
+        check_free(ports)
         cluster = _Cluster(
             specs, uri, directory, lock_descriptor, ready_descriptor=ready_descriptor, as_json=session.as_json
         )
@@ -271,6 +281,7 @@ class _Cluster:
                 os.write(self._ready_descriptor, b"ready\n")
                 os.close(self._ready_descriptor)
         up_now = list(self._running.values())
+        self._remember_ports(up_now)
         if self._as_json:
             print_json(
                 {
@@ -292,6 +303,15 @@ class _Cluster:
             return
         print_ready(len(up_now), len(self._specs), self._uri, self._directory)
         print_line("Press Ctrl-C to stop it.")
+
+    def _remember_ports(self, bookies: list[BookieProcess]) -> None:
+        ports = {bookie.spec.name: bookie.port for bookie in bookies if bookie.port is not None}
+        try:
+            remember_ports(self._directory, ports)
+        except OSError as error:
+            print_error(
+                f"cannot write {self._directory}/{PORTS_NAME}: {error.strerror}; the next start takes the default ports"
+            )
 
     async def _tell_what_is_starting(self) -> None:
         with contextlib.suppress(asyncio.CancelledError), progress_bar("starting", None):

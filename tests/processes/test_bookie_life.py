@@ -161,7 +161,7 @@ def test_up_with_a_port_in_use_says_so_and_leaves_nothing_running(tmp_path: Path
     base_port = free_neighbours(2)
     with occupied_port(base_port + 1) as port:
         refused = octavo("up", "--data-dir", tmp_path / "data", "--base-port", base_port, "--bookies", 2)
-    refused.failed_with_one_line(1, str(port), "bookie-2 could not start")
+    refused.failed_with_one_line(1, f"port {port} (bookie-2) is in use")
     with Up(tmp_path / "data", "--bookies", 2) as cluster:
         cluster.wait_ready()
 

@@ -107,8 +107,23 @@ def test_second_up_on_the_same_directory_is_refused_and_disturbs_nothing(directo
 def test_start_that_fails_says_why_and_leaves_nothing_running(directory: Path) -> None:
     with occupied_port(free_neighbours(1)) as port:
         refused = up_detached(directory, "--base-port", port)
-    refused.failed_with_one_line(1, f"port {port}", "bookie-1 could not start", "--base-port")
+    refused.failed_with_one_line(1, f"port {port} (bookie-1) is in use", "--base-port")
     assert status_of(directory)["state"] == "stopped"
+
+
+def test_a_log_that_cannot_be_opened_is_named(directory: Path) -> None:
+    log = directory / "logs" / "up.log"
+    log.mkdir(parents=True)
+    up_detached(directory).failed_with_one_line(1, f"cannot write {log}: Is a directory")
+
+
+def test_next_start_takes_the_same_ports_again(directory: Path) -> None:
+    assert up_detached(directory).status == 0
+    (before,) = status_of(directory)["bookies"]
+    octavo("down", "--data-dir", directory)
+    assert octavo("up", "--detach", "--bookies", 1, "--data-dir", directory).status == 0
+    (after,) = status_of(directory)["bookies"]
+    assert after["port"] == before["port"]
 
 
 def test_killed_up_leaves_nothing_that_is_taken_for_a_cluster(directory: Path) -> None:
