@@ -352,7 +352,7 @@ def _need_spark() -> None:
 
     for module in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(module) is None:
-            raise CommandError(f"this command needs {module}: pip install 'octavo[spark]'")
+            raise CommandError(f"this command needs {module}: `pip install {module}`, or Octavo with its extra `spark`")
 
 
 def _cluster(session: Session, password_file: Path | None) -> "ClusterOptions":

@@ -4,7 +4,7 @@
 
 Run it again when the log has grown: the checkpoint in FOLDER holds the position that was reached and the counts, so
 each entry counts once, whatever leaders, rolls and truncation did to the log meanwhile. Needs
-`pip install 'octavo[spark]'` and Java 17.
+Octavo with its extra `spark`, and Java 17.
 """
 
 import sys

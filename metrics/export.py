@@ -1,6 +1,6 @@
 """Hands the metrics of a client to the libraries with which an application exports its own.
 
-Both libraries are optional: ``pip install octavo[metrics]`` brings prometheus_client, ``octavo[otel]`` OpenTelemetry.
+Both libraries are optional: the extra ``metrics`` brings prometheus_client, the extra ``otel`` OpenTelemetry.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

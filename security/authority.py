@@ -20,7 +20,7 @@ try:
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError as error:  # pragma: no cover - the tests' environment has it
     raise InvalidArgumentError(
-        "making certificates needs the package cryptography: pip install 'octavo[tls]'"
+        "making certificates needs the package cryptography: pip install 'cryptography>=43'"
     ) from error
 
 AUTHORITY_DAYS = 3650

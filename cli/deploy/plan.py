@@ -55,8 +55,8 @@ def units(shipped: Mapping[str, str], command: PurePosixPath) -> list[PlannedFil
     if (hidden := hidden_below(command)) is not None:
         raise InvalidArgumentError(
             f"the units cannot run {command}: they hide {hidden} from bookies (ProtectHome=, PrivateTmp=). Install "
-            "Octavo where every user can read it, for example `python3 -m venv /opt/octavo` and "
-            "`/opt/octavo/bin/pip install octavo`, and run that command"
+            "Octavo where every user can read it, for example in an environment made by `python3 -m venv "
+            "/opt/octavo`, and run /opt/octavo/bin/octavo"
         )
     if not re.fullmatch(r"/[A-Za-z0-9_./+@:-]*", str(command)):
         raise InvalidArgumentError(
