@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from simulation.absences import ABSENCES  # noqa: E402
 from simulation.campaign import Finding, Order, Report, find, processors, run_order, run_orders, smaller  # noqa: E402
 from simulation.canaries import CANARIES  # noqa: E402
+from simulation.clocks import CLOCK_STEPS  # noqa: E402
 from simulation.plan import DISTURBANCES, GUARDED_DISTURBANCES, SIZES  # noqa: E402
 from simulation.record import Record  # noqa: E402
 from simulation.siege_moves import SIEGES  # noqa: E402
@@ -53,7 +54,7 @@ def parse() -> argparse.Namespace:
         "--without",
         action="append",
         default=[],
-        choices=[*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES],
+        choices=[*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES, *CLOCK_STEPS],
         help="leave a fault out",
     )
     parser.add_argument("--shrink", action="store_true", help="look for a smaller universe that fails the same way")

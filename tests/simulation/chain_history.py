@@ -21,6 +21,8 @@ class ChainHistory(LogHistory):
     def __init__(self, store: LogStore, document: LogDocument, numbers: Iterator[int]) -> None:
         super().__init__(document.name, document.retention, numbers)
         self.store = store
+        self.now = store.now
+        self.retention.judges_by_the_world = store.ages_by_the_world
         self.document = document
         """The latest version of its list."""
         self._targets: dict[LedgerId, LedgerHistory] = {}
@@ -58,7 +60,14 @@ class ChainHistory(LogHistory):
                 raise Violation("P7", f"{where}: begins at {after.first_position}, asked for {self.asked_before}")
             kept = sum(page.bytes for page in after.pages)
             kept += sum(segment.end.bytes for segment in after.segments if segment.end is not None)
-            self.retention.check(after.first_position, after.first_position, kept, self.store.time_ms())
+            self.retention.check(
+                after.first_position,
+                after.first_position,
+                kept,
+                store_ms=self.store.time_ms(),
+                youngest_made_at=self.youngest_made_at(before.first_position, after.first_position),
+                now=self.now(),
+            )
         known = {segment.ledger_id: segment for segment in before.segments}
         for segment in after.segments:
             self._check_segment(known.get(segment.ledger_id), segment)

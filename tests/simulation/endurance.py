@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from simulation.absences import ABSENCES
-from simulation.plan import Plan
+from simulation.clocks import CLOCK_STEPS
+from simulation.plan import Plan, run_agents
 
 
 class Hardship(NamedTuple):
@@ -70,8 +71,29 @@ def _be_impatient(plan: Plan, rng: random.Random) -> None:
     plan.hardships.stall_chance = rng.choice((0.02, 0.1))
 
 
+def _set_clocks(plan: Plan, rng: random.Random) -> None:
+    """Retention by age, and often cursors, or an operator who holds bookies. Clocks for timers run at the right rate:
+    what is true about ages is known to a millisecond."""
+    plan.hardships.clocks_of_processes = rng.random() < 0.7
+    plan.disturbances = {**plan.disturbances, **dict.fromkeys(CLOCK_STEPS, rng.choice((1.0, 4.0)))}
+    plan.clock_drift, plan.safety_seconds = 0.0, max(plan.safety_seconds, 2.0)
+    plan.disturbance_every_seconds = min(plan.disturbance_every_seconds, 0.3)
+    plan.adds = max(plan.adds, 40)
+    plan.log_retain_seconds, plan.log_retain_cursors = rng.choice((0.5, 1.0)), rng.random() < 0.4
+    plan.log_retain_bytes = 0
+    plan.options |= {
+        "log_segment_bytes": rng.choice((50, 300)),
+        "log_segment_seconds": rng.choice((0.2, 60.0)),
+        "log_retention_seconds": rng.choice((0.1, 0.3)),
+    }
+    if rng.random() < 0.3 and not plan.restores_metadata:
+        run_agents(plan, rng)
+        plan.drains = True
+
+
 HARDSHIPS: dict[str, Hardship] = {
     "absences": Hardship(0.0, _has_logs, _be_absent),
+    "clocks": Hardship(0.0, _has_logs, _set_clocks),
     "turns": Hardship(0.1, lambda plan: not plan.aimed, _take_long_turns),
     "impatience": Hardship(0.0, _has_logs, _be_impatient),
 }

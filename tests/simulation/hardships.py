@@ -16,5 +16,9 @@ class Hardships:
     stall_chance: float = 0.0
     stall_seconds: float = 0.0
     """Longest such turn."""
+    clocks: bool = False
+    """Whether clocks are wrong by hours and years, and step (``clocks.py``)."""
+    clocks_of_processes: bool = False
+    """Whether it is those of clients and bookies that are wrong, or (False) that of the metadata store."""
     impatience: bool = False
     """Whether callers of log writers give up, add many at once, and try again (``log_impatience.py``)."""

@@ -32,6 +32,8 @@ class SentAdd:
     """One add of a leader."""
 
     payload: bytes
+    made_at: float
+    """When it was made, by the world's time."""
     fate: Fate = Fate.PENDING
     error: OctavoError | None = None
     """Of an add in doubt whose outcome has not been told yet."""
@@ -58,7 +60,7 @@ class Leader:
     def add(self, filling: bytes) -> int:
         """Record an add that is about to be made. Returns its index; its payload is in :attr:`adds`."""
         index = len(self.adds)
-        self.adds.append(SentAdd(b"%d:%d:" % (self.number, index) + filling))
+        self.adds.append(SentAdd(b"%d:%d:" % (self.number, index) + filling, self.log.now()))
         return index
 
     def acknowledged(self, index: int, position: int) -> None:
@@ -184,6 +186,8 @@ class LogHistory:
         self.cursors: dict[str, int] = {}
         """The cursors as they are stored."""
         self.retention = RetentionHistory(name, retention)
+        self.now: Callable[[], float] = float
+        """The world's time."""
         self._numbers = numbers
 
     # --- what the layout tells ----------------------------------------------------------------------------------------
@@ -244,6 +248,16 @@ class LogHistory:
         at = self.where.setdefault(payload, position)
         if at != position:
             raise Violation("P5", f"log {self.name}: {payload[:30]!r} is at {at} and at {position}")
+
+    def youngest_made_at(self, first: int, stop: int) -> float | None:
+        """When the youngest of the entries that are known to be at these positions was added, or a moment earlier;
+        None where none is known."""
+        made_at = None
+        for leader in self.leaders:
+            for add in leader.adds:
+                if first <= self.where.get(add.payload, -1) < stop:
+                    made_at = max(made_at or 0.0, add.made_at)
+        return made_at
 
     # --- readers ----------------------------------------------------------------------------------------------------
 

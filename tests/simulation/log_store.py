@@ -15,12 +15,19 @@ class LogStore:
     """See the module."""
 
     def __init__(
-        self, server: MemoryServer, time_ms: Callable[[], int], versions: dict[LedgerId, list[LedgerMetadata]]
+        self,
+        server: MemoryServer,
+        time_ms: Callable[[], int],
+        versions: dict[LedgerId, list[LedgerMetadata]],
+        now: Callable[[], float],
     ) -> None:
         """``time_ms``: the time by the clock of the metadata store. ``versions``: every version of the metadata of
-        every segment, which another part records."""
+        every segment, which another part records. ``now``: the world's time."""
         self.server = server
         self.time_ms = time_ms
+        self.now = now
+        self.ages_by_the_world = False
+        """Whether the ages of entries are judged by the world's time; otherwise by the store's."""
         self.versions = versions
         self.pages: dict[str, tuple[Segment, ...]] = {}
         """Pages of the lists of chains, also those that have been deleted."""

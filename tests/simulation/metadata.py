@@ -75,6 +75,8 @@ class MetadataService:
         self.network = network
         self.rng = rng
         self.trace = trace
+        self.clock_ahead_seconds = 0.0
+        """By how much the service's clock is ahead of what it should be."""
         self.faults = MetadataFaults()
         self.slow_changes_until = 0.0
         """When the last delayed change takes effect, whether its client lives or not."""
@@ -101,7 +103,8 @@ class MetadataService:
 
     def time_ms(self) -> int:
         """The time by the service's clock, in milliseconds since 1970."""
-        return int((self.epoch.timestamp() + CLOCK_AHEAD_SECONDS + self.loop.now) * 1000)
+        seconds = self.epoch.timestamp() + CLOCK_AHEAD_SECONDS + self.clock_ahead_seconds + self.loop.now
+        return int(seconds * 1000)
 
     def expire_sessions(self, chance: float) -> int:
         """Expire sessions, each with this chance, as after a loss of contact. Returns the number of sessions."""

@@ -68,6 +68,7 @@ class Nemesis:
             "metadata lists are empty": self._metadata_chance("list_nothing_chance"),
             **guarding.strikes(world, self.rng, self.heal_after),
             **world.absences.strikes(self),
+            **world.clocks.strikes(self),
         }
 
     async def run(self) -> None:

@@ -51,6 +51,7 @@ class Operating:
             case "hold":
                 await operators.hold(store, name, seconds=self._rng.uniform(0.1, 2.0), reason="test", now_ms=now_ms)
             case _:
+                self._world.clocks.releases(name)
                 await operators.release(store, name, now_ms=now_ms)
 
 
@@ -85,6 +86,7 @@ async def _all_ended(world: World, store: MetadataStore) -> bool:
                 await operators.undrain(store, name)
                 read_only.append(name)
             elif condition.condition is Condition.HELD:
+                world.clocks.releases(name)
                 await operators.release(store, name, now_ms=int(world.wall_clock().timestamp() * 1000))
     except OctavoError as error:
         world.note("repair operator", "%s %s", type(error).__name__, error.message)

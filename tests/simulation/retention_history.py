@@ -27,6 +27,8 @@ class RetentionHistory:
         self._retention = retention
         self._pieces: defaultdict[int, set[Piece]] = defaultdict(set)
         """Position after it -> the pieces that ended there, at any time."""
+        self.judges_by_the_world = False
+        """Whether ages are judged by the world's time; otherwise by the store's."""
         self._cursors_lowest: int | None = None
         """The highest position that all cursors of a time had reached; None while there was no cursor."""
 
@@ -44,9 +46,12 @@ class RetentionHistory:
         if cursors:
             self._cursors_lowest = max(self._cursors_lowest or 0, min(cursors.values()))
 
-    def check(self, cut: int, stop: int, kept_bytes: int, store_ms: int) -> None:
+    def check(
+        self, cut: int, stop: int, kept_bytes: int, *, store_ms: int, youngest_made_at: float | None, now: float
+    ) -> None:
         """Check that retention may have dropped everything below ``cut`` just now, which ends or lies within the piece
-        that ends at ``stop``. ``kept_bytes``: of the pieces above that. ``store_ms``: the time by the store's clock."""
+        that ends at ``stop``. ``kept_bytes``: of the pieces above that. ``store_ms``: the time by the store's clock;
+        ``now``: by the world's. ``youngest_made_at``: when the youngest dropped entry was added, if that is known."""
         retention, where = self._retention, f"log {self._name}: retention dropped everything below {cut}"
         if retention.cursors and (self._cursors_lowest is None or cut > self._cursors_lowest):
             raise Violation("P8", f"{where}, cursors hold it at {self._cursors_lowest}")
@@ -57,6 +62,11 @@ class RetentionHistory:
         too_old = retention.seconds is not None and any(
             store_ms - piece.newest_ms > retention.seconds * 1000 for piece in last
         )
+        if self.judges_by_the_world and retention.seconds is not None and not too_many:
+            age = retention.seconds if youngest_made_at is None else now - youngest_made_at
+            if age < retention.seconds:
+                raise Violation("P8", f"{where}, of which an entry was {age:.3f} s old")
+            return
         if not too_many and not too_old:
             raise Violation("P8", f"{where}: {last} were to be kept, with {kept_bytes} bytes above; by the store it is "
                             f"{store_ms} ms")  # fmt: skip

@@ -32,6 +32,8 @@ class StreamLogHistory(LogHistory):
     def __init__(self, store: LogStore, document: StreamLogDocument, numbers: Iterator[int]) -> None:
         super().__init__(document.name, document.retention, numbers)
         self.store = store
+        self.now = store.now
+        self.retention.judges_by_the_world = store.ages_by_the_world
         self.document = document
         """The latest version of its document."""
         self.roots = StreamRoots(store, document.ledger_id)
@@ -95,9 +97,9 @@ class StreamLogHistory(LogHistory):
         if after.first_position < before.first_position:
             raise Violation("N5", f"{where}: began at {before.first_position}, begins at {after.first_position}")
         if after.first_position > max(self.asked_before, before.first_position):
-            self._check_retention(after.first_position)
+            self._check_retention(before.first_position, after.first_position)
 
-    def _check_retention(self, cut: int) -> None:
+    def _check_retention(self, first: int, cut: int) -> None:
         """Age and size drop whole fragments, but not the last one; of what they let go cursors may keep a part."""
         fragments = [one.fragment for one in self.roots.extents]
         above = next((fragment for fragment in fragments if fragment.first_position >= cut), None)
@@ -105,7 +107,14 @@ class StreamLogHistory(LogHistory):
         if above is None or not self.retention.is_limited or (above.first_position > cut and not retention.cursors):
             raise Violation("P7", f"log {self.name}: begins at {cut}, asked for {self.asked_before}")
         kept = self.roots.length - above.length_before
-        self.retention.check(cut, above.first_position, kept, self.store.time_ms())
+        self.retention.check(
+            cut,
+            above.first_position,
+            kept,
+            store_ms=self.store.time_ms(),
+            youngest_made_at=self.youngest_made_at(first, cut),
+            now=self.now(),
+        )
 
     # --- the stream -------------------------------------------------------------------------------------------------
 

@@ -4,18 +4,23 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from octavo.client.log.document import Retention
+from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates, encode_states
 from octavo.protocol.errors import Doubt, OctavoTimeoutError
+from octavo.protocol.ids import BookieId
 from simulation.absences import ABSENCES
 from simulation.campaign import Order
 from simulation.endurance import HARDSHIPS
 from simulation.history import Violation
 from simulation.log_history import Fate, Leader, LogHistory
 from simulation.loop import Process, SimulationLoop
+from simulation.nemesis import Nemesis
 from simulation.plan import draw_plan
-from simulation.world import World
+from simulation.retention_history import Piece, RetentionHistory
+from simulation.world import EPOCH, World
 
 
 @pytest.fixture
@@ -185,6 +190,98 @@ def test_absences_strike_a_leader_and_a_bookie() -> None:
     plan = Order(2, settings={"logs": 1, "absences": 1}).plan()
     assert set(ABSENCES) <= plan.disturbances.keys()
     assert plan.safety_seconds >= 4 * max(plan.options["lease_seconds"], plan.bookie["lease_seconds"])
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+def world_with_clocks(*, of_processes: bool) -> World:
+    plan = Order(2, settings={"logs": 1, "clocks": 1}).plan()
+    plan.hardships.clocks_of_processes = of_processes
+    return World(2, plan)
+
+
+def test_clock_of_a_process_steps_by_hours_or_years_and_its_timers_do_not_notice() -> None:
+    world = world_with_clocks(of_processes=True)
+    host = world.host("client-0")
+    seen: set[int] = set()
+
+    async def main() -> None:
+        strike = world.clocks.strikes(Nemesis(world))["clock steps"]
+        for _ in range(60):
+            strike()
+            world.loop.current = host.process
+            ahead = world.wall_clock() - EPOCH - timedelta(seconds=world.loop.time())
+            world.loop.current = world.loop.world
+            seen.add(round(ahead.total_seconds() / 3600))
+            assert world.wall_clock() == EPOCH + timedelta(seconds=world.loop.now), "the world itself is right"
+        assert world.metadata.clock_ahead_seconds == 0
+
+    world.loop.run_until_complete(main())
+    world.loop.close()
+    assert 0 in seen
+    assert any(0 < abs(hours) < 30 for hours in seen), seen
+    assert any(abs(hours) > 300 * 24 for hours in seen), seen
+
+
+def test_clock_of_the_metadata_store_steps_and_those_of_processes_stay_right() -> None:
+    world = world_with_clocks(of_processes=False)
+    world.host("client-0")
+    times = set()
+
+    async def main() -> None:
+        strike = world.clocks.strikes(Nemesis(world))["clock steps"]
+        for _ in range(20):
+            strike()
+            times.add(world.metadata.time_ms())
+            assert world.clocks.ahead("client-0") == timedelta()
+
+    world.loop.run_until_complete(main())
+    world.loop.close()
+    assert len(times) > 3
+
+
+@pytest.mark.parametrize(("seconds", "is_broken"), [(0.9, True), (1.1, False)])
+def test_retention_that_drops_a_young_entry_is_found_whatever_clocks_show(seconds: float, is_broken: bool) -> None:
+    judged = RetentionHistory("log", Retention(seconds=1.0))
+    judged.judges_by_the_world = True
+    judged.saw_piece(4, Piece(10, 0))
+    with pytest.raises(Violation, match="P8") if is_broken else contextlib.nullcontext():
+        judged.check(4, 4, 0, store_ms=1_000_000, youngest_made_at=5.0, now=5.0 + seconds)
+
+
+def test_youngest_entry_of_a_range_is_known_by_the_time_at_which_it_was_added(leader: Leader) -> None:
+    times = iter((1.0, 2.0, 3.0))
+    leader.log.now = times.__next__
+    for position in range(3):
+        leader.log.holds(position, leader.adds[leader.add(b"")].payload)
+    assert leader.log.youngest_made_at(0, 2) == 2.0
+    assert leader.log.youngest_made_at(7, 9) is None
+
+
+def hold(*, seconds: float, since_ms: int = 0) -> bytes:
+    held = BookieCondition(Condition.HELD, since_ms, since_ms + int(seconds * 1000), "test")
+    return encode_states(RepairStates().with_bookie(BookieId("bookie-1"), held))
+
+
+@pytest.mark.parametrize(
+    ("after", "released", "is_broken"), [(1.0, False, True), (1.0, True, False), (2.0, False, False)]
+)
+def test_hold_that_ends_before_its_time_is_found_unless_it_was_released(
+    after: float, released: bool, is_broken: bool
+) -> None:
+    world = world_with_clocks(of_processes=True)
+
+    async def main() -> None:
+        world.clocks.document_changed("repair/bookies", hold(seconds=2.0))
+        await asyncio.sleep(after)
+        if released:
+            world.clocks.releases(BookieId("bookie-1"))
+        with pytest.raises(Violation, match="to be held") if is_broken else contextlib.nullcontext():
+            world.clocks.document_changed("repair/bookies", encode_states(RepairStates()))
+
+    world.loop.run_until_complete(main())
+    world.loop.close()
 
 
 # --- impatience -------------------------------------------------------------------------------------------------------

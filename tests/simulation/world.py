@@ -28,6 +28,7 @@ from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.repair.agent import Agent
 from simulation.absences import Absences
+from simulation.clocks import Clocks
 from simulation.disk import Disk, SimulatedFileSystem
 from simulation.history import History, Violation
 from simulation.log_histories import LogHistories
@@ -386,10 +387,14 @@ class World:
         self.network = Network(self.loop, self.rng_for("network"), plan.network, self.trace)
         self.metadata = MetadataService(self.loop, self.network, self.rng_for("metadata"), self.trace, epoch=EPOCH)
         self.history = History()
-        self.log_histories = LogHistories(self.metadata.server, self.metadata.time_ms, self.history.early)
+        self.log_histories = LogHistories(
+            self.metadata.server, self.metadata.time_ms, self.history.early, now=lambda: self.loop.now
+        )
+        self.log_histories.store.ages_by_the_world = plan.hardships.clocks
         self.metadata.on_ledger = self._ledger_changed
         self.metadata.on_document = self._document_changed
         self.metadata.on_registered = self._registered
+        self.clocks = Clocks(self)
         self.absences = Absences(self)
         if plan.hardships.absences:
             self.metadata.on_locked = self.absences.locked
@@ -422,7 +427,7 @@ class World:
 
     def wall_clock(self) -> datetime:
         """The time of day by the clock of the process that asks."""
-        return EPOCH + timedelta(seconds=self.loop.time())
+        return EPOCH + timedelta(seconds=self.loop.time()) + self.clocks.ahead(self.loop.current.name)
 
     def note(self, where: str, text: str, *arguments: object) -> None:
         """Add a line to the trace."""
@@ -481,6 +486,7 @@ class World:
 
     def _document_changed(self, key: str, value: bytes | None) -> None:
         try:
+            self.clocks.document_changed(key, value)
             described = self.log_histories.document_changed(key, value)
         except Violation as violation:
             self.violate(violation)
