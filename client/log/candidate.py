@@ -6,6 +6,7 @@ from typing import NamedTuple
 from octavo.client.arguments import Protection
 from octavo.client.log.active import ActiveSegment
 from octavo.client.log.document import LogDocument, SegmentEnd
+from octavo.client.log.holding import CheckHeld, needs_no_lock
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import (
     Allocate,
@@ -50,19 +51,21 @@ class Candidate(NamedTuple):
         )
         return active
 
-    async def run(self, steps: LeaderSteps) -> tuple[ActiveSegment, LogDocument]:
-        """Go through the steps until the client leads. Raises what the steps stop with. Cancelled, it leaves the ledger
-        that it was making to the next leader."""
+    async def run(self, steps: LeaderSteps, check_held: CheckHeld = needs_no_lock) -> tuple[ActiveSegment, LogDocument]:
+        """Go through the steps until the client leads. Raises what the steps stop with, such as what ``check_held``
+        raises (rule P3). Cancelled, it leaves the ledger that it was making to the next leader."""
         made: list[ActiveSegment] = []
         try:
             async with self.access.pacing.turn():
-                return await self._run(steps, made)
+                return await self._run(steps, made, check_held)
         except BaseException:
             for active in made:
                 await active.writer.abandon()
             raise
 
-    async def _run(self, steps: LeaderSteps, made: list[ActiveSegment]) -> tuple[ActiveSegment, LogDocument]:
+    async def _run(
+        self, steps: LeaderSteps, made: list[ActiveSegment], check_held: CheckHeld
+    ) -> tuple[ActiveSegment, LogDocument]:
         known: Versioned[LogDocument] | None = None
         while True:
             effect = steps.effect
@@ -73,6 +76,8 @@ class Candidate(NamedTuple):
                 made[-1].first_position = effect.segment.first_position
                 return made[-1], effect.document
             try:
+                if steps.disturbs_others:
+                    check_held()
                 match effect:
                     case ReadList():
                         known = await read_log(self.access.store, self.name, log_id=self.log_id)

@@ -10,6 +10,7 @@ from octavo.client.log.changes import GiveUp, NoteEnds, SetRetention
 from octavo.client.log.cursors import CursorState, read_cursors
 from octavo.client.log.document import LogDocument, Retention, Segment
 from octavo.client.log.entries import Gap
+from octavo.client.log.holding import held_by
 from octavo.client.log.housekeeping import Housekeeper, read_page
 from octavo.client.log.layout import LayoutStatus
 from octavo.client.log.leader_steps import LeaderSteps
@@ -43,7 +44,7 @@ class ChainLayout:
         """Take the log over at once."""
         owner = self._access.random_token()
         candidate = Candidate(self._access, self._name, self._log_id, self._password)
-        active, document = await candidate.run(LeaderSteps(owner, self._access.clock_ms()))
+        active, document = await candidate.run(LeaderSteps(owner, self._access.clock_ms()), held_by(lease, self._name))
         self.view.take(document)
 
         def closed(writer: LogWriter) -> None:

@@ -42,7 +42,8 @@ class LogLayout(Protocol):
 
     async def take_over(self, lease: Lease | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
         """Take the log over at once, and give its writer, which holds ``lease``, if any, and calls ``on_close`` when it
-        is closed. Raises as ``Log.lead``."""
+        is closed. Raises as ``Log.lead``, and :class:`LeaseLostError` where the lease ended before it led: then another
+        client that leads has not been disturbed (rule P3)."""
 
     async def truncate(self, before: int) -> None:
         """Remove the entries below ``before``, which is above the first position and not above the end."""

@@ -128,6 +128,12 @@ class LeaderSteps:
     _failure: OctavoError | None = None
     _restart: bool = False
 
+    @property
+    def disturbs_others(self) -> bool:
+        """Whether the effect would stop a client that leads. It names the list that was read, which must be from a time
+        at which this client was to lead (rule P3). Cleaning up disturbs no leader."""
+        return self.stage in (Stage.BEGIN, Stage.RECOVER, Stage.CREATE, Stage.APPEND)
+
     # --- outcomes -----------------------------------------------------------------------------------------------------
 
     def on_list(self, document: LogDocument) -> None:

@@ -9,6 +9,7 @@ says so with the position at which the log begins now (rule P7); or it was delet
 """
 
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from datetime import datetime
@@ -31,12 +32,15 @@ from octavo.metadata.store import Lease
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
+    LeaseLostError,
     LogDamagedError,
     NoSuchEntryError,
     NoSuchLedgerError,
     OctavoError,
 )
 from octavo.protocol.ids import ID_MAX
+
+log = logging.getLogger("octavo.client")
 
 type OnTruncated = Literal["raise", "skip"]
 
@@ -429,12 +433,16 @@ class Log(Closable):
 
         async def lead() -> LogWriter:
             holder = name if name is not None else self._access.random_token()[:8]
-            lease = await self._store.lock(lock_name(self.log_id), holder)
-            try:
-                return await self._take_over(lease)
-            except BaseException:
-                await lease.release()
-                raise
+            while True:
+                lease = await self._store.lock(lock_name(self.log_id), holder)
+                try:
+                    return await self._take_over(lease)
+                except LeaseLostError as error:
+                    await lease.release()
+                    log.warning("%s; this client waits for the lock again", error.message)
+                except BaseException:
+                    await lease.release()
+                    raise
 
         return Opening(lead, "lead()")
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from octavo.client.log.active import ActiveSegment
 from octavo.client.log.document import LogState
+from octavo.client.log.holding import CheckHeld, held_by, needs_no_lock
 from octavo.client.log.lead import LeadHost
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
@@ -92,16 +93,19 @@ class StreamLead:
 
     # --- taking over --------------------------------------------------------------------------------------------------
 
-    async def take_over(self, stream: Versioned[StreamMetadata]) -> None:
+    async def take_over(self, stream: Versioned[StreamMetadata], check_held: CheckHeld) -> None:
         """Take the log over from whatever client leads. ``stream``: as this client knows it, which may be old. Raises
-        as ``Log.lead``."""
+        as ``Log.lead``, and what ``check_held`` raises."""
         async with self._access.pacing.turn():
             for attempt in range(_ATTEMPTS_MAX):
                 if attempt:
                     stream = await self._read()
                 try:
                     self.active = await self._open(
-                        stream, sealed_at_ms_min=0, first_position_min=self._read_first_position
+                        stream,
+                        sealed_at_ms_min=0,
+                        first_position_min=self._read_first_position,
+                        check_held=check_held,
                     )
                 except TermOverError:
                     continue  # a rival's success; the next attempt pauses first (rule T10)
@@ -117,6 +121,7 @@ class StreamLead:
         sealed_at_ms_min: int,
         first_position_min: Callable[[], Awaitable[int]] | None = None,
         from_itself: bool = False,
+        check_held: CheckHeld = needs_no_lock,
     ) -> StreamSegment:
         """Take the stream over. Raises :class:`TermOverError` if a rival has got ahead."""
         segment = StreamSegment(self._ledger_id)
@@ -128,6 +133,7 @@ class StreamLead:
             on_full=segment.full,
             on_failure=segment.failed,
             on_term=self._on_root,
+            check=check_held,
         )
         try:
             writer = await self._access.streams.take_over_segment(
@@ -289,7 +295,8 @@ async def take_over_stream(
 ) -> LogWriter:
     """Take over a log that is a stream, and give its writer. ``document`` and ``stream`` are what the client knows,
     which may be old. To read the stream first would take a tenth of a takeover, and seldom tell anything new. Raises as
-    ``Log.lead``, and :class:`UnauthorizedError` before anything is fenced."""
+    ``Log.lead``, :class:`LeaseLostError` once ``lease`` is lost, and :class:`UnauthorizedError` before anything is
+    fenced."""
     lead = StreamLead(access, document, checked_secrets(stream.value, password), upkeep=upkeep, on_root=on_root)
-    await lead.take_over(stream)
+    await lead.take_over(stream, held_by(lease, document.name))
     return LogWriter(access, lead, lease=lease, on_close=on_close)

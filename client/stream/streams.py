@@ -44,6 +44,8 @@ class NewTermSegment:
     on_failure: Callable[[OctavoError], None]
     on_term: Callable[[Versioned[StreamMetadata]], object]
     """Told of each term that a renewal opens."""
+    check: Callable[[], None] = lambda: None
+    """As in :meth:`StreamTaker.take_over`."""
 
 
 class Streams:
@@ -180,6 +182,7 @@ class Streams:
             from_itself=from_itself,
             not_before_ms=segment.sealed_at_ms_min if from_itself else None,
             first_position_min=segment.first_position_min,
+            check=segment.check,
         )
         writer = segment_kind(opened.value)(
             opened,

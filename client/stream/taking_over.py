@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
+from typing import NamedTuple
 
 from octavo.client.options import ClientOptions
 from octavo.client.place.placer import Placer
@@ -78,6 +79,7 @@ class StreamTaker:
         from_itself: bool = False,
         not_before_ms: int | None = 0,
         first_position_min: Callable[[], Awaitable[int]] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> Versioned[StreamMetadata]:
         """Take the stream over from the term in these metadata, and return it with a new term, which is this client's
         alone. The metadata may be old: no bookie is asked by them before they are shown to be current (rule T14), and
@@ -85,7 +87,8 @@ class StreamTaker:
         and no other; by default one is drawn. ``from_itself``: the term is the client's own. ``not_before_ms``: the new
         term is not noted as begun before that; None: not before the last entry was sealed (rule P10).
         ``first_position_min``: asks below which position it does not begin either (rule P7), while the end is looked
-        for.
+        for. ``check``: called before each step that would disturb another client, and after the reading on which the
+        step depends; what it raises ends the takeover (rule P3).
 
         Raises :class:`TermOverError` if another client has got ahead: after that the next call pauses first (rule
         T10). Raises :class:`LedgerClosedError` for a stream that will have no other term,
@@ -96,56 +99,34 @@ class StreamTaker:
         await asyncio.sleep(max(self._not_before.pop(ledger_id, 0.0) - loop.time(), 0.0))
         started = loop.time()
         takeover = Takeover(owner or self._token(), wants_time=not_before_ms is None)
+        wanted = _Wanted(
+            leader_term=stream.value.last_fragment.first_term if from_itself else 0,
+            not_before_ms=not_before_ms or 0,
+            first_position_min=first_position_min or _nothing,
+            check=check,
+        )
         try:
-            return await self._attempts(
-                takeover,
-                stream,
-                secrets,
-                from_itself=from_itself,
-                not_before_ms=not_before_ms or 0,
-                first_position_min=first_position_min,
-            )
+            return await self._attempts(takeover, stream, secrets, wanted)
         except TermOverError:
             self._not_before[ledger_id] = loop.time() + pause_seconds(loop.time() - started, self._rng.random())
             raise
 
     async def _attempts(
-        self,
-        takeover: Takeover,
-        stream: Versioned[StreamMetadata],
-        secrets: LedgerSecrets,
-        *,
-        from_itself: bool,
-        not_before_ms: int,
-        first_position_min: Callable[[], Awaitable[int]] | None,
+        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets, wanted: "_Wanted"
     ) -> Versioned[StreamMetadata]:
-        ledger_id, own = stream.value.ledger_id, stream.value.last_fragment
+        ledger_id, term = stream.value.ledger_id, stream.value.term
         for _ in range(_ATTEMPTS_MAX):
-            opened = await self._attempt(
-                takeover,
-                stream,
-                secrets,
-                leader_term=own.first_term if from_itself else 0,
-                not_before_ms=not_before_ms,
-                first_position_min=first_position_min,
-            )
+            opened = await self._attempt(takeover, stream, secrets, wanted)
             if opened is not None:
                 return opened
             stream = await self._patiently(lambda: self._store.read_stream(ledger_id))
-            if stream.value.term > own.term:
+            if stream.value.term > term:
                 # Not to be fenced by a client that has begun with an earlier one (rules T2 and T10).
                 raise TermOverError(f"stream {ledger_id}: another client has taken it over", may_have_happened=False)
         raise LedgerRecoveryError(f"stream {ledger_id} was changed {_ATTEMPTS_MAX} times while it was taken over")
 
     async def _attempt(
-        self,
-        takeover: Takeover,
-        stream: Versioned[StreamMetadata],
-        secrets: LedgerSecrets,
-        *,
-        leader_term: int,
-        not_before_ms: int,
-        first_position_min: Callable[[], Awaitable[int]] | None,
+        self, takeover: Takeover, stream: Versioned[StreamMetadata], secrets: LedgerSecrets, wanted: "_Wanted"
     ) -> Versioned[StreamMetadata] | None:
         """One attempt; None if the stream must be read again."""
         loop = asyncio.get_running_loop()
@@ -154,14 +135,14 @@ class StreamTaker:
         least: int | None = None
 
         def ask() -> None:
-            asking.append(loop.create_task(self._patiently(first_position_min or _nothing)))
+            asking.append(loop.create_task(self._patiently(wanted.first_position_min)))
 
         try:
             if stream.value.state is StreamState.AT_REST:
                 ask()
                 if not await self._is_current(stream):
                     return None
-            ended = await self._end_term(takeover, stream, secrets, on_begun=ask)
+            ended = await self._end_term(takeover, stream, secrets, on_begun=ask, check=wanted.check)
             if ended is None:
                 return None
             least = await asking[0]
@@ -176,11 +157,11 @@ class StreamTaker:
         bookies = await self._ensembles.reachable(takeover.base.quorums, bookies, asked_at=asked_at)
         opening = takeover.open_term(
             bookies,
-            max(self._now_ms(), not_before_ms),
-            leader_term=leader_term,
+            max(self._now_ms(), wanted.not_before_ms),
+            leader_term=wanted.leader_term,
             first_position_min=least,
         )
-        opened = await self._change(takeover, begun, opening)
+        opened = await self._change(takeover, begun, opening, wanted.check)
         if opened is not None:
             takeover.on_opened(opened.value)
         return opened
@@ -225,12 +206,13 @@ class StreamTaker:
         without: frozenset[BookieId] = frozenset(),
         *,
         on_begun: Callable[[], object] = lambda: None,
+        check: Callable[[], None] = lambda: None,
     ) -> tuple[Versioned[StreamMetadata], tuple[BookieId, ...]] | None:
         """Begin, and find the end of the term: the metadata, and the bookies of the last fragment then. None if the
         stream must be read again. ``on_begun`` is called when there is something to wait for."""
         begin = takeover.begin(stream.value, self._wall_clock(), self._client_name)
         if begin is not None:
-            begun = await self._change(takeover, stream, begin)
+            begun = await self._change(takeover, stream, begin, check)
             if begun is None:
                 return None
             stream = begun
@@ -240,6 +222,7 @@ class StreamTaker:
         if takeover.recovery is not None:
             loop = asyncio.get_running_loop()
             began = loop.time()
+            check()
             recovered = await self._recover(takeover, stream, secrets, without)
             if recovered is None:
                 return None
@@ -322,16 +305,23 @@ class StreamTaker:
         return recovery.bookies
 
     async def _change(
-        self, takeover: Takeover, stream: Versioned[StreamMetadata], change: StreamChange
+        self,
+        takeover: Takeover,
+        stream: Versioned[StreamMetadata],
+        change: StreamChange,
+        check: Callable[[], None] = lambda: None,
     ) -> Versioned[StreamMetadata] | None:
         """Make a change, through moments in which the store does not answer: asked again, it recognises its own (rule
         T6). None after a conflict; raises why the takeover has withdrawn."""
-        try:
-            return await self._patiently(
-                lambda: update_stream(
-                    self._store, stream.value.ledger_id, change, writer_token=stream.value.owner, known=stream
-                )
+
+        async def make() -> Versioned[StreamMetadata]:
+            check()
+            return await update_stream(
+                self._store, stream.value.ledger_id, change, writer_token=stream.value.owner, known=stream
             )
+
+        try:
+            return await self._patiently(make)
         except (TermOverError, LedgerClosedError, MetadataConflictError) as error:
             takeover.on_refused(error)
             if takeover.withdrawn is not None:
@@ -353,3 +343,12 @@ class StreamTaker:
 
 async def _nothing() -> int:
     return 0
+
+
+class _Wanted(NamedTuple):
+    """What a client wants of the term that it opens."""
+
+    leader_term: int
+    not_before_ms: int
+    first_position_min: Callable[[], Awaitable[int]]
+    check: Callable[[], None]
