@@ -30,6 +30,7 @@ from simulation.canaries import CANARIES  # noqa: E402
 from simulation.clocks import CLOCK_STEPS  # noqa: E402
 from simulation.plan import DISTURBANCES, GUARDED_DISTURBANCES, SIZES  # noqa: E402
 from simulation.record import Record  # noqa: E402
+from simulation.returns import RETURNS  # noqa: E402
 from simulation.siege_moves import SIEGES  # noqa: E402
 from simulation.universe import Outcome  # noqa: E402
 
@@ -54,7 +55,7 @@ def parse() -> argparse.Namespace:
         "--without",
         action="append",
         default=[],
-        choices=[*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES, *CLOCK_STEPS],
+        choices=[*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES, *CLOCK_STEPS, *RETURNS],
         help="leave a fault out",
     )
     parser.add_argument("--shrink", action="store_true", help="look for a smaller universe that fails the same way")

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from simulation.absences import ABSENCES
 from simulation.clocks import CLOCK_STEPS
-from simulation.plan import Plan, run_agents
+from simulation.plan import NEEDS_BUDGET, Plan, run_agents
+from simulation.returns import RETURNS
 
 
 class Hardship(NamedTuple):
@@ -91,9 +92,27 @@ def _set_clocks(plan: Plan, rng: random.Random) -> None:
         plan.drains = True
 
 
+def _come_back(plan: Plan, rng: random.Random) -> None:
+    """One machine may lose its disks, once. The registration of a bookie that is away ends soon."""
+    if plan.quorums[2] == 1:
+        plan.quorums = (3, 3, 2)
+    plan.unlucky, plan.operator, plan.repairs_die = 1, True, False
+    plan.bookies = max(plan.bookies, plan.quorums[0] + (plan.quorums[1] == plan.quorums[2]))
+    kept = {name: weight for name, weight in plan.disturbances.items() if name not in NEEDS_BUDGET}
+    plan.disturbances = {**kept, **dict.fromkeys(RETURNS, rng.choice((1.0, 3.0)))}
+    plan.bookie["lease_seconds"] = 1.0
+    plan.safety_seconds, plan.adds = max(plan.safety_seconds, rng.choice((4.0, 8.0))), max(plan.adds, 40)
+    plan.disturbance_every_seconds = max(plan.disturbance_every_seconds, 0.3)
+
+
+def _may_lose_disks(plan: Plan) -> bool:
+    return not (plan.aimed or plan.restores_metadata or plan.agents or plan.full_copies)
+
+
 HARDSHIPS: dict[str, Hardship] = {
     "absences": Hardship(0.0, _has_logs, _be_absent),
     "clocks": Hardship(0.0, _has_logs, _set_clocks),
+    "returns": Hardship(0.0, _may_lose_disks, _come_back),
     "turns": Hardship(0.1, lambda plan: not plan.aimed, _take_long_turns),
     "impatience": Hardship(0.0, _has_logs, _be_impatient),
 }

@@ -20,5 +20,7 @@ class Hardships:
     """Whether clocks are wrong by hours and years, and step (``clocks.py``)."""
     clocks_of_processes: bool = False
     """Whether it is those of clients and bookies that are wrong, or (False) that of the metadata store."""
+    returns: bool = False
+    """Whether old incarnations of bookies come back after their identities were moved (``returns.py``)."""
     impatience: bool = False
     """Whether callers of log writers give up, add many at once, and try again (``log_impatience.py``)."""

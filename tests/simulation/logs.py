@@ -8,7 +8,7 @@ from simulation.history import Violation
 if TYPE_CHECKING:
     from simulation.world import World
 
-_DAMAGE = ("disk: rot", "disk: lying", "disk: read error", "disk: wiped")
+_DAMAGE = ("disk: exchanged", "disk: rot", "disk: lying", "disk: read error", "disk: wiped")
 
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     "storage failed": ("disk: ",),

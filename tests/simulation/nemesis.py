@@ -12,6 +12,7 @@ from octavo.bookie.identity.cookie import COOKIE_NAME
 from simulation import guarding
 from simulation.disk import DiskFaults
 from simulation.metadata import ADDRESS
+from simulation.returns import Returns
 from simulation.siege import Siege
 from simulation.world import DATA, JOURNAL, ClientHost, Machine, World
 
@@ -29,6 +30,7 @@ class Nemesis:
         self.rng = world.rng_for("nemesis")
         self._active_faults: dict[Callable[[], None], None] = {}
         self._healed = False
+        self._returns = Returns(world, world.rng_for("returns"))
         self._strikes: dict[str, Callable[[], None]] = {
             "siege": Siege(self).strike,
             "kill bookie": self._kill_bookie,
@@ -69,6 +71,7 @@ class Nemesis:
             **guarding.strikes(world, self.rng, self.heal_after),
             **world.absences.strikes(self),
             **world.clocks.strikes(self),
+            **self._returns.strikes(self),
         }
 
     async def run(self) -> None:
@@ -92,6 +95,7 @@ class Nemesis:
         for heal in list(self._active_faults):
             heal()
         self._active_faults.clear()
+        self._returns.heal()
         world.network.heal()
         world.network.settings.spike_chance = 0.0
         for machine in world.machines:
@@ -115,6 +119,10 @@ class Nemesis:
     def healed(self) -> bool:
         """Whether :meth:`heal` has been called; no fault is injected afterwards."""
         return self._healed
+
+    async def check_returns(self) -> None:
+        """Check that no old incarnation of a bookie serves."""
+        await self._returns.check()
 
     def heal_after(self, low: float, high: float, heal: Callable[[], None]) -> None:
         """Call ``heal`` after ``low`` to ``high`` seconds, or earlier when everything is healed."""

@@ -89,9 +89,13 @@ class Network:
 
     # --- for the world ---------------------------------------------------------------------------------------------
 
+    def add_machine(self, name: str) -> Address:
+        """The address ``name``, which exists from now on."""
+        return self.addresses.setdefault(name, Address(name))
+
     def attach(self, process: Process, name: str) -> None:
         """Attach ``process`` to the address ``name``. Its connections are ended when it dies."""
-        address = self.addresses.setdefault(name, Address(name))
+        address = self.add_machine(name)
         self._homes[process] = address
         process.on_death.append(lambda: self._process_died(process, address))
 

@@ -16,10 +16,12 @@ from simulation.campaign import Order
 from simulation.endurance import HARDSHIPS
 from simulation.history import Violation
 from simulation.log_history import Fate, Leader, LogHistory
+from simulation.logs import LogJudge
 from simulation.loop import Process, SimulationLoop
 from simulation.nemesis import Nemesis
 from simulation.plan import draw_plan
 from simulation.retention_history import Piece, RetentionHistory
+from simulation.returns import Returns
 from simulation.world import EPOCH, World
 
 
@@ -281,6 +283,43 @@ def test_hold_that_ends_before_its_time_is_found_unless_it_was_released(
             world.clocks.document_changed("repair/bookies", encode_states(RepairStates()))
 
     world.loop.run_until_complete(main())
+    world.loop.close()
+
+
+# --- old incarnations -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_old_incarnation_comes_back_after_the_new_one_has_served_and_must_end(seed: int) -> None:
+    plan = Order(seed, settings={"returns": 1}).plan()
+    world = World(seed, plan)
+
+    async def main() -> None:
+        for machine in world.machines:
+            machine.start()
+        while not all(machine.ready for machine in world.machines):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+        (old,) = world.unlucky
+        returns = Returns(world, world.rng_for("returns"))
+        returns.strikes(Nemesis(world))["identity moves"]()
+        assert returns.old == [old]
+        assert old not in world.machines
+        assert not old.serving
+        (new,) = world.unlucky
+        while not world.trace.counters["process: old incarnation came back"]:
+            assert not old.serving
+            await asyncio.sleep(0.05)
+        assert new.starts
+        assert list(new.ids) == list(old.ids)[-1:]
+        old.kill()
+        old.retired = True
+        await returns.check()
+        for machine in world.machines:
+            machine.kill()
+
+    LogJudge.install()
+    with world.logs:
+        world.loop.run_until_complete(main())
     world.loop.close()
 
 

@@ -209,6 +209,7 @@ class Universe:
             await self._live(applications[-1:])
             await end_drains(world, LIVENESS_SECONDS_MAX)  # a leader may need the bookie that is drained
         await self._live([*applications, *intruding])
+        await nemesis.check_returns()
         if world.plan.guarded:
             await self._end_a_principal()
         await self._judge()

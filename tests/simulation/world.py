@@ -66,6 +66,7 @@ class Machine:
         self.name = name
         self.disk = Disk(world.loop, name, world.rng_for(f"disk {name}"), replace(world.plan.disk), world.trace)
         self.disk.on_crash = self._planned_crash
+        world.network.add_machine(name)
         self.process: Process | None = None
         self.bookie: Bookie | None = None
         self.ready = False
