@@ -195,7 +195,7 @@ async def retire(
     from octavo.client.options import ClientOptions  # noqa: PLC0415
     from octavo.client.wire.pool import ConnectionPool  # noqa: PLC0415
     from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
-    from octavo.repair import asking, operators  # noqa: PLC0415
+    from octavo.repair import asking, retiring  # noqa: PLC0415
 
     if lost and not yes:
         await _confirm(
@@ -207,13 +207,28 @@ async def retire(
         pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=random.Random())
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.close)
-            named = await operators.retire(store, bookie, partial(asking.may_serve, pool), lost=lost, now_ms=_now_ms())
+            named = await retiring.retire(store, bookie, partial(asking.may_serve, pool), lost=lost, now_ms=_now_ms())
     if named and not lost:
         raise CommandError(
             f"bookie {bookie} may hold entries of {_ledgers(named)}, which name it; drain it first, or give --lost if"
             " its disks are lost"
         )
     _say(session, f"bookie {bookie} is retired", {"bookie_id": bookie, "state": "retired"})
+    return EXIT_OK
+
+
+@command(app)
+async def unretire(session: Session, bookie: BookieArgument) -> int:
+    """Take back a retirement that was interrupted.
+
+    `octavo repair retire` that is stopped, or loses the metadata store, takes back what it began. Where it could not,
+    the bookie is still marked as retired and cannot start. A retirement that was completed cannot be taken back.
+    """
+    from octavo.repair import retiring  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        await retiring.unretire(store, bookie, now_ms=_now_ms())
+    _say(session, f"bookie {bookie} is not retired; it may start", {"bookie_id": bookie, "state": "missing"})
     return EXIT_OK
 
 

@@ -13,7 +13,8 @@ lost       missing for too long, and it answers no      it registers            
            hello
 draining   an operator drains it                        undrain, retire             its copies are moved elsewhere
 doubtful   it reports that it is in doubt (rule B4)     it no longer does           writers replace it; it is no target
-retired    an operator retires it                       never                       as lost; its id is never used again
+retired    an operator retires it                       unretire, before rule O5    as lost; its id is never used again
+                                                        makes it final
 =========  ===========================================  ==========================  ====================================
 """
 

@@ -127,8 +127,13 @@ class BlockedRecovery:
                     " nothing"
                 )
             match states.condition_of(name):
-                case Condition.RETIRED:
+                case Condition.RETIRED if await self._store.read_cookie(name) is None:
                     retired.append(name)
+                case Condition.RETIRED:
+                    raise RepairRefusedError(
+                        f"the retirement of bookie {name} was interrupted, and can be taken back: complete it with "
+                        f"`octavo repair retire {name} --lost`"
+                    )
                 case Condition.DOUBTFUL if isinstance(metadata, LedgerMetadata):
                     await self._check_floor(name)
                 case Condition.DOUBTFUL:

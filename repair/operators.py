@@ -5,7 +5,7 @@ functions raise :class:`RepairRefusedError` with one sentence for people.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ HOLD_SECONDS_MAX: Final = 7 * 86_400
 """Longest hold: copies must not stay short of a copy for ever because a release was forgotten."""
 
 NAMED_MAX: Final = 10
-"""Ledgers with a bookie that is to leave which :func:`retire` returns."""
+"""Ledgers with a bookie that is to leave which a command names."""
 
 UNFINISHED_MAX: Final = 1024
 """Unfinished ledgers that :func:`find_unfinished` returns: a command shows some of them and their number."""
@@ -184,52 +184,9 @@ async def resume(store: MetadataStore, *, override_brake: bool = False) -> Repai
     return await change_states(store, change)
 
 
-async def retire(
-    store: MetadataStore, name: str, serves: Callable[[BookieId], Awaitable[bool]], *, lost: bool, now_ms: int
-) -> list[LedgerId]:
-    """Take a bookie out of the cluster for good; its id is never used again.
-
-    The bookie is marked first and looked for in all ledgers then, so that a ledger that is created meanwhile is found
-    now or by the auditor. Returns the first ledgers that name it: without ``lost`` the bookie is not retired then, with
-    ``lost`` it is, and the auditor has its copies made again. Raises :class:`RepairRefusedError` while it is
-    registered, and while it ``serves``, that is, answers a hello: a bookie whose session has expired serves on (rule
-    M2), and a loss may be accepted on the strength of its retirement (rule O4).
-    """
-    bookie_id = await _known_or_retired(store, name)
-    if bookie_id in await store.list_bookies():
-        raise RepairRefusedError(f"bookie {name} is registered; stop it before you retire it")
-    # Read before the mark: a start that does not see the mark has changed the cookie since, or registers.
-    cookie = await store.read_cookie(bookie_id)
-    if await serves(bookie_id):
-        where = "" if cookie is None else f" at {cookie.value.address}"
-        raise RepairRefusedError(f"bookie {name} is not registered, but answers{where}; stop it before you retire it")
-    before = (await read_states(store)).bookies.get(bookie_id)
-    if before is None or before.condition is not Condition.RETIRED:
-        retired = BookieCondition(Condition.RETIRED, now_ms)
-        await change_states(store, lambda states: states.with_bookie(bookie_id, retired))
-    try:
-        named = [ledger_id async for ledger_id in ledgers_naming(store, bookie_id, count=NAMED_MAX)]
-        if lost or not named:
-            # It may have been starting when it was marked, and not have seen that: replaying a journal takes minutes.
-            if bookie_id in await store.list_bookies() or await serves(bookie_id):
-                raise RepairRefusedError(f"bookie {name} has been started meanwhile; stop it before you retire it")
-            if cookie is not None:
-                await store.delete_cookie(bookie_id, cookie.version)
-            return named
-    except MetadataConflictError as error:
-        await change_states(store, lambda states: states.with_bookie(bookie_id, before))
-        raise RepairRefusedError(f"bookie {name} has been started meanwhile") from error
-    except OctavoError:
-        await change_states(store, lambda states: states.with_bookie(bookie_id, before))
-        raise
-    await change_states(store, lambda states: states.with_bookie(bookie_id, before))
-    return named
-
-
-async def _known_or_retired(store: MetadataStore, name: str) -> BookieId:
-    if is_bookie_id(name) and (await read_states(store)).condition_of(BookieId(name)) is Condition.RETIRED:
-        return BookieId(name)
-    return await check_known(store, name)
+async def marked_as_retired(store: MetadataStore, name: str) -> bool:
+    """Whether a bookie is marked as retired. The retirement is final once it has no cookie any more (rule O5)."""
+    return is_bookie_id(name) and (await read_states(store)).condition_of(BookieId(name)) is Condition.RETIRED
 
 
 async def ledgers_naming(store: MetadataStore, bookie_id: BookieId, *, count: int) -> AsyncIterator[LedgerId]:

@@ -21,6 +21,7 @@ from octavo.protocol.quorums import Quorums
 from octavo.repair.accepting import BlockedRecovery
 from octavo.repair.documents import AcceptedLoss, accepted_name
 from octavo.repair.operators import RepairRefusedError, change_states
+from support.metadata_clusters import cookie
 from support.reading import QUICK, Cluster, HandmadeLedger, cluster_of
 from support.streams import StreamCluster, stream_cluster
 from support.writing import PASSWORD, FakeCluster
@@ -136,6 +137,18 @@ async def test_a_bookie_that_could_come_back_is_not_given_up(condition: Conditio
                 await recovery.check([B0, B1])
             with pytest.raises(RepairRefusedError):
                 await recovery.accept([B0, B1], reason="", now_ms=0)
+        assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
+
+
+async def test_a_retirement_that_can_be_taken_back_is_none() -> None:
+    """Its command was interrupted before the last step (rule O5): the bookie may be made to start again."""
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await set_condition(cluster, Condition.RETIRED, B0, B1)
+        await cluster.store.create_cookie(cookie("b1"))
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(RepairRefusedError, match=r"b1 was interrupted.*octavo repair retire b1 --lost"):
+                await recovery.check([B0, B1])
         assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
 
 

@@ -1,15 +1,16 @@
 """What operators decide, and what they are shown (docs/repair.md)."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 from octavo.cli.repair import parse_duration
 from octavo.cli.session import CommandError
-from octavo.metadata import LedgerMetadata, MetadataStore, Versioned
+from octavo.metadata import LedgerMetadata, MetadataStore, Version, Versioned
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.repair_states import BookieCondition, Condition
-from octavo.protocol.errors import MetadataError
+from octavo.protocol.errors import MetadataConflictError, MetadataError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.repair import operators
 from octavo.repair.documents import (
@@ -26,6 +27,7 @@ from octavo.repair.documents import (
 )
 from octavo.repair.operators import RepairRefusedError
 from octavo.repair.planning import Blocked, BlockedClass
+from octavo.repair.retiring import retire, unretire
 from support.interposed_store import InterposedStore
 from support.ledger_metadata import fragment, open_ledger
 from support.metadata_clusters import cookie, registration
@@ -92,10 +94,10 @@ async def test_what_makes_no_sense_is_refused_with_one_sentence(store: MetadataS
 
 async def test_a_bookie_is_retired_when_no_ledger_names_it_and_is_forgotten(store: MetadataStore) -> None:
     await new_ledger(store, "bcd")
-    assert await operators.retire(store, "a", silent, lost=False, now_ms=5) == []
+    assert await retire(store, "a", silent, lost=False, now_ms=5) == []
     assert await condition(store) is Condition.RETIRED
     assert await store.read_cookie(A) is None
-    assert await operators.retire(store, "a", silent, lost=False, now_ms=6) == []  # a second time changes nothing
+    assert await retire(store, "a", silent, lost=False, now_ms=6) == []  # a second time changes nothing
     with pytest.raises(RepairRefusedError, match="does not know"):
         await operators.drain(store, "a", now_ms=0)
 
@@ -103,10 +105,10 @@ async def test_a_bookie_is_retired_when_no_ledger_names_it_and_is_forgotten(stor
 async def test_a_bookie_that_is_named_is_retired_as_lost_only(store: MetadataStore) -> None:
     ledger_id = await new_ledger(store, "abc", closed=False)
     await operators.drain(store, "a", now_ms=1)
-    assert await operators.retire(store, "a", silent, lost=False, now_ms=5) == [ledger_id]
+    assert await retire(store, "a", silent, lost=False, now_ms=5) == [ledger_id]
     assert await condition(store) is Condition.DRAINING
     assert await store.read_cookie(A) is not None
-    assert await operators.retire(store, "a", silent, lost=True, now_ms=5) == [ledger_id]
+    assert await retire(store, "a", silent, lost=True, now_ms=5) == [ledger_id]
     assert await condition(store) is Condition.RETIRED
     assert await store.read_cookie(A) is None
 
@@ -128,7 +130,7 @@ async def test_a_bookie_that_starts_while_it_is_being_retired_is_not_retired(sto
     interposed = InterposedStore(store)
     interposed.interpose("list_ledgers", start)
     with pytest.raises(RepairRefusedError, match="has been started meanwhile"):
-        await operators.retire(interposed.face, "a", silent, lost=True, now_ms=5)
+        await retire(interposed.face, "a", silent, lost=True, now_ms=5)
     assert await condition(store) is None
     assert await store.read_cookie(A) is not None
 
@@ -136,7 +138,7 @@ async def test_a_bookie_that_starts_while_it_is_being_retired_is_not_retired(sto
 async def test_a_registered_bookie_is_not_retired(store: MetadataStore) -> None:
     await store.register_bookie(registration("a"))
     with pytest.raises(RepairRefusedError, match="stop it before"):
-        await operators.retire(store, "a", silent, lost=True, now_ms=5)
+        await retire(store, "a", silent, lost=True, now_ms=5)
     assert await condition(store) is None
 
 
@@ -152,7 +154,7 @@ async def test_a_bookie_that_answers_although_its_session_has_expired_is_not_ret
         return len(asked) > serves_from  # the second question comes after the ledgers were read
 
     with pytest.raises(RepairRefusedError, match="stop it before you retire it"):
-        await operators.retire(store, "a", serves, lost=True, now_ms=5)
+        await retire(store, "a", serves, lost=True, now_ms=5)
     assert asked == [A] * (serves_from + 1)
     assert await condition(store) is None
     assert await store.read_cookie(A) is not None
@@ -169,9 +171,107 @@ async def test_a_bookie_is_not_retired_while_metadata_that_may_name_it_cannot_be
     interposed = InterposedStore(store)
     interposed.interpose("read_either", not_understood)
     with pytest.raises(MetadataError, match="newer version"):
-        await operators.retire(interposed.face, "a", silent, lost=False, now_ms=5)
+        await retire(interposed.face, "a", silent, lost=False, now_ms=5)
     assert await condition(store) is None
     assert await store.read_cookie(A) is not None
+
+
+@pytest.mark.parametrize("interrupted", ["list_ledgers", "delete_cookie"])
+@pytest.mark.parametrize("before", [None, Condition.DRAINING])
+async def test_a_retirement_that_is_cancelled_is_taken_back(
+    store: MetadataStore, interrupted: str, before: Condition | None
+) -> None:
+    """Ctrl-C while the ledgers are read, which takes minutes in a large cluster, or just before the last step (O5)."""
+    if before is Condition.DRAINING:
+        await operators.drain(store, "a", now_ms=1)
+    reached = asyncio.Event()
+
+    async def wait_for_ever(*_arguments: object) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    async def read_for_ever() -> AsyncIterator[LedgerId]:
+        await wait_for_ever()
+        yield LedgerId(0)
+
+    interposed = InterposedStore(store)
+    interposed.interpose(interrupted, read_for_ever if interrupted == "list_ledgers" else wait_for_ever)
+    retiring = asyncio.ensure_future(retire(interposed.face, "a", silent, lost=True, now_ms=5))
+    await reached.wait()
+    assert await condition(store) is Condition.RETIRED
+    retiring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await retiring
+    assert await condition(store) is before
+    assert await store.read_cookie(A) is not None
+
+
+async def test_a_store_that_goes_away_leaves_a_mark_that_unretire_takes_back(store: MetadataStore) -> None:
+    async def away(*_arguments: object) -> None:
+        raise MetadataUnavailableError("the store does not answer")
+
+    interposed = InterposedStore(store)
+    interposed.interpose("delete_cookie", away)
+    interposed.interpose("compare_and_set_cookie", away)
+    with pytest.raises(
+        RepairRefusedError, match=r"is not retired: the store does not answer.*octavo repair unretire a"
+    ):
+        await retire(interposed.face, "a", silent, lost=True, now_ms=5)
+    assert await condition(store) is Condition.RETIRED
+    await unretire(store, "a", now_ms=7)
+    assert await condition(store) is Condition.MISSING
+    await retire(store, "a", silent, lost=True, now_ms=9)
+    with pytest.raises(RepairRefusedError, match="has been retired, and its id is never used again"):
+        await unretire(store, "a", now_ms=10)
+
+
+async def test_a_retirement_that_was_interrupted_is_completed_or_taken_back_by_the_next(store: MetadataStore) -> None:
+    mark = BookieCondition(Condition.RETIRED, 3)
+    await operators.change_states(store, lambda states: states.with_bookie(A, mark))
+    ledger_id = await new_ledger(store, "abc")
+    assert await retire(store, "a", silent, lost=False, now_ms=5) == [ledger_id]
+    assert await condition(store) is None
+    await operators.change_states(store, lambda states: states.with_bookie(A, mark))
+    assert await retire(store, "a", silent, lost=True, now_ms=5) == [ledger_id]
+    assert await store.read_cookie(A) is None
+    assert await retire(store, "a", silent, lost=False, now_ms=5) == []
+
+
+async def test_a_deletion_that_arrives_after_the_mark_was_taken_back_deletes_nothing(store: MetadataStore) -> None:
+    """The answer of the last step is lost and it is carried out later: never is a bookie without cookie and mark."""
+    late: list[Version] = []
+
+    async def lost_on_the_way(_bookie_id: BookieId, expected: Version) -> None:
+        late.append(expected)
+        raise MetadataUnavailableError("no answer")
+
+    interposed = InterposedStore(store)
+    interposed.interpose("delete_cookie", lost_on_the_way)
+    with pytest.raises(MetadataUnavailableError):
+        await retire(interposed.face, "a", silent, lost=True, now_ms=5)
+    assert await condition(store) is None
+    with pytest.raises(MetadataConflictError):
+        await store.delete_cookie(A, late[0])
+    assert await store.read_cookie(A) is not None
+
+
+async def test_a_retirement_whose_last_answer_is_lost_is_final(store: MetadataStore) -> None:
+    async def done_but_not_told(bookie_id: BookieId, expected: Version) -> None:
+        await store.delete_cookie(bookie_id, expected)
+        raise MetadataUnavailableError("no answer")
+
+    interposed = InterposedStore(store)
+    interposed.interpose("delete_cookie", done_but_not_told)
+    with pytest.raises(MetadataUnavailableError):
+        await retire(interposed.face, "a", silent, lost=True, now_ms=5)
+    assert await condition(store) is Condition.RETIRED
+
+
+async def test_only_what_is_retired_is_taken_back(store: MetadataStore) -> None:
+    with pytest.raises(RepairRefusedError, match="a is not retired"):
+        await unretire(store, "a", now_ms=1)
+    with pytest.raises(RepairRefusedError, match="does not know"):
+        await unretire(store, "zz", now_ms=1)
 
 
 async def test_repair_is_paused_and_resumed(store: MetadataStore) -> None:
