@@ -16,12 +16,12 @@ from simulation.campaign import Order
 from simulation.endurance import HARDSHIPS
 from simulation.history import Violation
 from simulation.log_history import Fate, Leader, LogHistory
-from simulation.logs import LogJudge
 from simulation.loop import Process, SimulationLoop
 from simulation.nemesis import Nemesis
 from simulation.plan import draw_plan
 from simulation.retention_history import Piece, RetentionHistory
 from simulation.returns import Returns
+from simulation.universe import START_SECONDS_MAX, Universe, run_universe
 from simulation.world import EPOCH, World
 
 
@@ -289,22 +289,19 @@ def test_hold_that_ends_before_its_time_is_found_unless_it_was_released(
 # --- old incarnations -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_old_incarnation_comes_back_after_the_new_one_has_served_and_must_end(seed: int) -> None:
-    plan = Order(seed, settings={"returns": 1}).plan()
-    world = World(seed, plan)
+class OldComesBack(Universe):
+    """Moves one identity, and ends the old incarnation as soon as it has come back."""
 
-    async def main() -> None:
+    async def run(self) -> None:
+        world = self.world
         for machine in world.machines:
             machine.start()
-        while not all(machine.ready for machine in world.machines):  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(0.1)
+        await self._wait_for_bookies(START_SECONDS_MAX)
         (old,) = world.unlucky
         returns = Returns(world, world.rng_for("returns"))
         returns.strikes(Nemesis(world))["identity moves"]()
         assert returns.old == [old]
         assert old not in world.machines
-        assert not old.serving
         (new,) = world.unlucky
         while not world.trace.counters["process: old incarnation came back"]:
             assert not old.serving
@@ -314,13 +311,14 @@ def test_old_incarnation_comes_back_after_the_new_one_has_served_and_must_end(se
         old.kill()
         old.retired = True
         await returns.check()
-        for machine in world.machines:
-            machine.kill()
+        await self._wait_for_bookies(START_SECONDS_MAX)
+        await self._stop()
 
-    LogJudge.install()
-    with world.logs:
-        world.loop.run_until_complete(main())
-    world.loop.close()
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_old_incarnation_comes_back_after_the_new_one_has_served(seed: int) -> None:
+    outcome = run_universe(seed, Order(seed, settings={"returns": 1}).plan(), course=OldComesBack)
+    assert outcome.ok, outcome.explanation
 
 
 # --- impatience -------------------------------------------------------------------------------------------------------
