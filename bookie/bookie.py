@@ -40,6 +40,7 @@ from octavo.bookie.server.access import Access
 from octavo.bookie.server.arrivals import Arrivals
 from octavo.bookie.server.audit import Audit
 from octavo.bookie.server.certificates import CertificateKeeper
+from octavo.bookie.server.ledger_privacy import LedgerPrivacy
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.server import BookieServer
 from octavo.bookie.server.service import BookieService, Identity, TlsFacts
@@ -184,8 +185,10 @@ class Bookie:
         config, stack, store = self._config, self._stack, world.store
         new_ledgers = NewLedgers(storage, store, checks_writes=config.verifies_new_ledgers)
         stack.push_async_callback(new_ledgers.stop)
+        privacy = LedgerPrivacy(storage, store)
+        stack.push_async_callback(privacy.stop)
         self.service = service = _make_service(
-            config, storage, me, reviver, world, new_ledgers=new_ledgers, audit=self.audit
+            config, storage, me, reviver, world, new_ledgers=new_ledgers, privacy=privacy, audit=self.audit
         )
         storage.writer.on_deleted = lambda ledger_id: self.audit.note("delete", ledger=int(ledger_id))
         self.audit.note("start", auth="required" if config.authentication_required else "none", tls=config.tls)
@@ -442,6 +445,7 @@ def _make_service(
     world: _World,
     *,
     new_ledgers: NewLedgers,
+    privacy: LedgerPrivacy,
     audit: Audit,
 ) -> BookieService:
     required = config.authentication_required
@@ -450,6 +454,7 @@ def _make_service(
         me,
         revive=reviver.revive,
         new_ledgers=new_ledgers,
+        privacy=privacy,
         access=Access(cluster_id=me.cluster_id, bookie_id=me.bookie_id, audit=audit) if required else None,
         audit=audit,
         limits=connection_limits(config),

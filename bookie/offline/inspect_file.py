@@ -224,6 +224,8 @@ def _state(state: LedgerState) -> str:
             ("deleted", state.deleted),
             ("in doubt", state.in_doubt),
             ("dropped", state.dropped),
+            ("private", state.private),
+            ("known to be public", state.public),
             (f"trimmed below entry {state.first_kept}", state.first_kept > 0),
         )
         if true

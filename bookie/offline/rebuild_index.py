@@ -1,8 +1,8 @@
 """Rebuilds the index of a stopped bookie from its entry logs, which are self-describing.
 
-Only the index records which ledgers are fenced or deleted, and the ledger keys. The rebuild takes these from every
-ledger state that can still be read. If anything may have been lost (a ledger state, the manifest, an entry, a log), the
-bookie starts *in doubt* (rule B4) for every ledger that exists then.
+Only the index records which ledgers are fenced, deleted or private, and the ledger keys. The rebuild takes these from
+every ledger state that can still be read. If anything may have been lost (a ledger state, the manifest, an entry, a
+log), the bookie starts *in doubt* (rule B4) for every ledger that exists then.
 """
 
 import contextlib

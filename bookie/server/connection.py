@@ -12,7 +12,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
@@ -21,8 +20,8 @@ from octavo.bookie.server.access import Gate
 from octavo.bookie.server.answer_memory import AnswerQueue
 from octavo.bookie.server.arrivals import peer_name
 from octavo.bookie.server.clients import Client
-from octavo.bookie.server.lookups import LedgerKeyUnverifiedError, Lookups
-from octavo.bookie.server.new_ledgers import NewLedgers
+from octavo.bookie.server.lookups import Lookups
+from octavo.bookie.server.questions import QUESTIONS_MAX, Question, Questions
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
 from octavo.protocol.entries import verify_batch, verify_explicit_lac
@@ -31,7 +30,6 @@ from octavo.protocol.errors import (
     BookieReadOnlyError,
     BookieShuttingDownError,
     InternalError,
-    NoSuchLedgerError,
     OctavoError,
     ProtocolError,
     UnauthorizedError,
@@ -120,6 +118,7 @@ class Connection(asyncio.Protocol):
         )
         self._gate = gate = service.access.gate(self.drop) if service.access is not None else None
         self._lookups = Lookups(replies, self._answers, service, gate)
+        self._questions = Questions(service)
         new_ledgers = service.new_ledgers
         self._new_ledgers = new_ledgers if new_ledgers is not None and new_ledgers.checks_writes else None
         self._clients = service.clients
@@ -329,12 +328,12 @@ class Connection(asyncio.Protocol):
             # An entry that no honest writer sends: the request is refused, and so is the client.
             replies.refuse(request_id, request.op, error)
             raise
-        except NoSuchLedgerError as error:
-            self._hold(request_id, request, partial(self._check_revival, request, error))
-        except LedgerKeyUnverifiedError as error:
-            self._hold(request_id, request, partial(self._check_existence, request, error.keys))
         except OctavoError as error:
-            replies.refuse(request_id, request.op, error)
+            question = self._questions.about(request, error)
+            if question is None:
+                replies.refuse(request_id, request.op, error)
+            else:
+                self._hold(request_id, request, question)
         if replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
             self.regulate()
 
@@ -344,7 +343,7 @@ class Connection(asyncio.Protocol):
         if self._gate is not None:
             self._gate.check(request)
         if self._new_ledgers is not None and self._new_ledgers.must_wait(request):
-            self._hold(request_id, request, partial(self._check_existence, request, self._new_ledgers))
+            self._hold(request_id, request, self._questions.about_key(request, self._new_ledgers))
             return False
         return True
 
@@ -417,46 +416,35 @@ class Connection(asyncio.Protocol):
         if not storage.admission.has_room:
             service.hold_back_if_full()
 
-    def _hold(self, request_id: int, request: Request, ask_metadata: Callable[[], Awaitable[None]]) -> None:
-        """Keep the request until ``ask_metadata`` returns, and dispatch it then. What it raises refuses the request."""
+    def _hold(self, request_id: int, request: Request, question: Question) -> None:
+        """Keep the request until ``question`` returns, and dispatch it then. What it raises refuses the request."""
         held_bytes = 2 * sum(map(len, request.entries)) if type(request) is Add else 0
         self._storage.admission.charge_waiting(held_bytes)
         self._service.hold_back_if_full()
-        self._replies.spawn(self._dispatch_after(ask_metadata, request_id, request, held_bytes, self._replies.began_at))
+        self._replies.spawn(self._dispatch_after(question, request_id, request, held_bytes, self._replies.began_at))
 
     async def _dispatch_after(
-        self,
-        ask_metadata: Callable[[], Awaitable[None]],
-        request_id: int,
-        request: Request,
-        held_bytes: int,
-        began_at: float,
+        self, question: Question, request_id: int, request: Request, held_bytes: int, began_at: float
     ) -> None:
         try:
-            await ask_metadata()
-            self._replies.began_at = began_at  # other requests have been dispatched meanwhile
-            self._clients.acting = self._client
-            self._dispatch(request_id, request)
-        except Exception as refusal:
+            for _ in range(QUESTIONS_MAX):
+                await question()
+                self._replies.began_at = began_at  # other requests have been dispatched meanwhile
+                self._clients.acting = self._client
+                try:
+                    self._dispatch(request_id, request)
+                except OctavoError as error:
+                    refusal, further = error, self._questions.about(request, error)
+                else:
+                    return
+                if further is None:
+                    break
+                question = further
             self._replies.refuse(request_id, request.op, refusal)
+        except Exception as failure:
+            self._replies.refuse(request_id, request.op, failure)
         finally:
             self._storage.admission.release_waiting(held_bytes)
-
-    async def _check_revival(self, request: Request, refusal: NoSuchLedgerError) -> None:
-        """The request has reached a deleted ledger: it is refused only if the metadata do not have the ledger either
-        (rule B5)."""
-        assert isinstance(request, Add | Read | ReadLac | WriteLac | Force | ListEntries | Missing), "they name it"
-        if not await self._service.revive(LedgerId(request.ledger_id)):
-            raise refusal
-
-    async def _check_existence(self, request: Request, new_ledgers: NewLedgers) -> None:
-        """The request is the first that writes or fences a ledger here, or reads a private one whose key is not pinned:
-        the metadata must have the ledger, with this key."""
-        assert isinstance(request, Add | Read | ReadLac | WriteLac), "only these bring the key of a ledger"
-        ledger_id = LedgerId(request.ledger_id)
-        await new_ledgers.verify(ledger_id, request.ledger_key)
-        if self._storage.ledgers.is_deleted(ledger_id):
-            await self._service.revive(ledger_id)
 
     async def _info(self) -> Reply:
         return InfoAnswer(await self._service.info())

@@ -1,7 +1,8 @@
 """The requests of one connection that look something up: READ, READ_LAC with its long polls, LIST_ENTRIES, MISSING.
 
 A private ledger is read with its key, or by a repair (rule S3). That is checked on arrival, and again when the answer
-is made: a reader may wait for a ledger that becomes private with its first add.
+is made: a reader may wait for a ledger that becomes private with its first add. Where the bookie may have lost
+whether it is private, only a repair is served before the metadata have told.
 
 Each waits for its turn in the connection's ``AnswerQueue``. A fence takes effect on arrival (rule F2). A request about
 a deleted ledger is refused on arrival, so that the connection can ask the metadata whether the ledger is alive after
@@ -26,6 +27,7 @@ from octavo.bookie.server.answers import (
     answer_read,
     answer_read_lac,
 )
+from octavo.bookie.server.ledger_privacy import PrivacyUnknownError
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
@@ -140,11 +142,16 @@ class Lookups:
 
     def _check_readable(self, request: Read | ReadLac | ListEntries | Missing) -> None:
         """Raise :class:`NoSuchLedgerError` for a deleted ledger, :class:`UnauthorizedError` unless a private one may be
-        read with this request (rule S3)."""
+        read with this request (rule S3), :class:`PrivacyUnknownError` if the metadata must tell first whether it is."""
         ledger_id = LedgerId(request.ledger_id)
-        private, pinned = self._storage.reader.private_key(ledger_id)
-        if not private or self._is_of_repair(request):
+        reader = self._storage.reader
+        private, pinned = reader.private_key(ledger_id)
+        if not private and not reader.privacy_is_lost(ledger_id):
             return
+        if self._is_of_repair(request):
+            return
+        if not private:
+            raise PrivacyUnknownError(ledger_id)
         key = request.ledger_key if isinstance(request, Read | ReadLac) else b""
         if key and pinned is not None and hmac.compare_digest(pinned, key):
             return

@@ -15,6 +15,7 @@ from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
 from octavo.bookie.server.audit import Audit
 from octavo.bookie.server.clients import Clients
 from octavo.bookie.server.frame_memory import FrameMemory
+from octavo.bookie.server.ledger_privacy import LedgerPrivacy
 from octavo.bookie.server.limits import ClientLimits, ConnectionLimits
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
@@ -108,6 +109,7 @@ class BookieService:
         *,
         revive: Callable[[LedgerId], Awaitable[bool]],
         answer_bytes: int,
+        privacy: LedgerPrivacy,
         access: Access | None = None,
         audit: Audit | None = None,
         new_ledgers: NewLedgers | None = None,
@@ -121,6 +123,7 @@ class BookieService:
         """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
         readers, all connections together. ``access`` decides which clients are served; None: all are.
         ``new_ledgers`` verifies the keys of ledgers that are new here; None: they are not verified.
+        ``privacy`` learns whether ledgers are private where that may have been lost.
         ``wall_clock`` gives the time of day for INFO, in seconds since 1970;
         ``clock`` seconds for the times of requests, by default the event loop's."""
         self._wall_clock = wall_clock
@@ -128,6 +131,7 @@ class BookieService:
         self.access = access
         self.audit = audit or Audit()
         self.new_ledgers = new_ledgers
+        self.privacy = privacy
         self.tls = TlsFacts()
         self.revive = revive
         self.answers = AnswerMemory(answer_bytes, answer_timing)

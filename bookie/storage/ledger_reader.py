@@ -146,6 +146,11 @@ class LedgerReader:
         ledger = self._not_deleted(ledger_id)
         return ledger.private, ledger.ledger_key
 
+    def privacy_is_lost(self, ledger_id: LedgerId) -> bool:
+        """Whether the metadata must be asked whether the ledger is private (rule S3). Raises
+        :class:`NoSuchLedgerError`."""
+        return self._ledgers.privacy_is_lost(self._not_deleted(ledger_id))
+
     def _unsure(self, ledger: LedgerState) -> tuple[int, int] | None:
         """The interval of ids of which this bookie denies none, because it may have held them (rules D2 and C8); None:
         it may deny every id. It has never held an id above the highest of what it has dropped."""

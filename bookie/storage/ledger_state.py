@@ -1,7 +1,7 @@
 """The state of a ledger in a bookie: its encoding, and a compact table of very many of them. Pure.
 
 A state is one byte of flags (1 fenced, 2 has a key, 4 deleted, 8 in doubt, 16 dropped,
-32 private, 64 trimmed), the term up to which it is fenced u32, highest held entry
+32 private, 64 trimmed, 128 known to be public), the term up to which it is fenced u32, highest held entry
 id plus one u64, highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that
 LAC; if trimmed, the first id kept u64. The same bytes are in index parts; the journal's records about ledgers are at
 the end of this module.
@@ -26,7 +26,7 @@ _FIRST_PLACE = place(1, 0)
 
 _FIXED = struct.Struct(">BIQQ")
 _FIRST_KEPT = struct.Struct(">Q")
-_FENCED, _HAS_KEY, _DELETED, _IN_DOUBT, _DROPPED, _PRIVATE, _TRIMMED = 1, 2, 4, 8, 16, 32, 64
+_FENCED, _HAS_KEY, _DELETED, _IN_DOUBT, _DROPPED, _PRIVATE, _TRIMMED, _PUBLIC = 1, 2, 4, 8, 16, 32, 64, 128
 
 
 class LedgerState:
@@ -45,6 +45,7 @@ class LedgerState:
         "ledger_id",
         "ledger_key",
         "private",
+        "public",
         "slow_adds",
         "waiters",
     )
@@ -66,6 +67,9 @@ class LedgerState:
         are kept. The next add ends it; see :meth:`bring_back`."""
         self.private = False
         """Reads need the ledger key, or come from a repair (rule S3). Never taken back."""
+        self.public = False
+        """The metadata have said that the ledger is not private. Kept where this bookie may have lost that it is (rule
+        S3); a version that does not know it asks the metadata again, or not at all."""
         self.first_kept = 0
         """What was held below this id has been trimmed, because the stream begins there or later (rule U5). Never
         falls; 0: nothing has been trimmed."""
@@ -140,6 +144,7 @@ class LedgerState:
             self.fence(other.fenced_term)
         self.trim(other.first_kept)
         self.private |= other.private
+        self.public |= other.public
         self.in_doubt |= other.in_doubt
         self.deleted &= other.deleted
         self.dropped &= other.dropped
@@ -159,6 +164,7 @@ class LedgerState:
             | (_DROPPED if self.dropped else 0)
             | (_PRIVATE if self.private else 0)
             | (_TRIMMED if self.first_kept else 0)
+            | (_PUBLIC if self.public else 0)
         )
         key, explicit = self.ledger_key or b"", self.explicit_lac or b""
         return b"%b%c%b%c%b%b" % (
@@ -181,7 +187,7 @@ class LedgerState:
         explicit = data[at : at + data[at - 1]]
         state.fenced, state.deleted = bool(flags & _FENCED), bool(flags & _DELETED)
         state.in_doubt, state.dropped = bool(flags & _IN_DOUBT), bool(flags & _DROPPED)
-        state.private = bool(flags & _PRIVATE)
+        state.private, state.public = bool(flags & _PRIVATE), bool(flags & _PUBLIC)
         state.ledger_key = key if flags & _HAS_KEY else None
         state.explicit_lac = explicit or None
         state.first_kept = first_kept_in(data)

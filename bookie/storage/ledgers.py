@@ -118,6 +118,15 @@ class LedgerTable:
             return True
         return self.doubt is not None and not self.doubt.takes_adds(ledger.ledger_id, term)
 
+    def privacy_is_lost(self, ledger: LedgerState) -> bool:
+        """Whether something of the ledger is held here, and may be private without its state saying so: a ledger that
+        existed when this bookie began to doubt. That it is sure of its entries since says nothing of the state (rule
+        S3)."""
+        doubt = self.doubt
+        if doubt is None or ledger.private or ledger.public or ledger.ledger_id >= doubt.stop:
+            return False
+        return is_known(ledger)
+
     def unsure_from(self, ledger: LedgerState) -> int | None:
         """The first entry id of the ledger that this bookie must not deny, as it may have held it; None: none (rule
         D2)."""

@@ -186,6 +186,19 @@ class EntryWriter:
             self._pin(ledger, ledger_key)
         self._mark_private(ledger)
 
+    def note_privacy(self, ledger_id: LedgerId, *, private: bool) -> None:
+        """The metadata say whether the ledger is private, which this bookie may have lost (rule S3). Only that it is
+        private is journaled: what is forgotten otherwise is asked again. Idempotent."""
+        self._health.check_usable()
+        self._learn_privacy(self._ledgers.get(ledger_id), private)
+
+    def _learn_privacy(self, ledger: LedgerState, private: bool) -> None:
+        if private and not ledger.private:
+            self._mark_private(ledger)
+        elif not private and self._ledgers.privacy_is_lost(ledger):
+            ledger.public = True
+            self._changed(ledger)
+
     def _mark_private(self, ledger: LedgerState) -> None:
         ledger.private = True
         self._journal.append(RecordKind.PRIVATE, [encode_ledger_record(ledger.ledger_id)])
@@ -207,8 +220,7 @@ class EntryWriter:
         ledger = self._ledgers.get(ledger_id)
         if ledger.deleted:
             self._refuse_deleted(ledger)
-        if private and not ledger.private:
-            self._mark_private(ledger)
+        self._learn_privacy(ledger, private)
         done = partial(settle_future, future)
         if batch.entry_ids[0] >= ledger.highest_plus_one and ledger.slow_adds is None and not ledger.dropped:
             self._append(ledger, batch, done)

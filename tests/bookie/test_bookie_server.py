@@ -504,6 +504,7 @@ async def test_a_bookie_with_a_damaged_journal_doubts_every_ledger_made_before_a
     tmp_path: Path, store: MetadataStore
 ) -> None:
     old = await store.allocate_ledger_id()
+    await store.create_ledger(open_ledger(old))
     async with running_bookie(tmp_path, store) as bookie, client_of(bookie) as client:
         await client.greet()
         assert await client.ask(add(old, seal(old, 0, [b"a"]))) == Added()

@@ -35,6 +35,7 @@ SETTINGS = StorageSettings(
 DATA, JOURNAL = Path("/b"), Path("/b/journal")
 LAYOUT = Layout.of(DATA)
 SCRIPTS = [LedgerScript(ledger_id, payload_bytes=60) for ledger_id in (1, 2, 3)]
+PRIVATE = SCRIPTS[1]
 FENCED, NEVER = LedgerScript(4), LedgerScript(9)
 COUNT = 60
 
@@ -55,6 +56,7 @@ async def used_disk(*, journal_matters: bool) -> MemoryFileSystem:
         filesystem = MemoryFileSystem()
         storage = await open_storage(filesystem)
         await storage.writer.fence(FENCED.ledger_id, FENCED.key)
+        storage.writer.make_private(PRIVATE.ledger_id, PRIVATE.key)
         for first in range(0, COUNT, 10):
             for script in SCRIPTS:
                 await storage.writer.add(
@@ -85,6 +87,9 @@ async def hold_to_its_word(filesystem: MemoryFileSystem) -> str:
         storage = await open_storage(filesystem)
     except (IndexDamagedError, BookieStorageError) as error:
         return "refused" if "/b/" in error.message else f"refused without a place: {error}"
+    reader = storage.reader
+    known_private, _ = reader.private_key(PRIVATE.ledger_id)
+    assert known_private or reader.privacy_is_lost(PRIVATE.ledger_id), "a private ledger is taken for a public one"
     lost = 0
     for script in SCRIPTS:
         found: dict[int, bytes] = {}
@@ -199,6 +204,7 @@ async def test_stale_copy_of_the_manifest_is_no_way_back() -> None:
     filesystem = MemoryFileSystem()
     storage = await open_storage(filesystem)
     await storage.writer.fence(FENCED.ledger_id, FENCED.key)
+    storage.writer.make_private(PRIVATE.ledger_id, PRIVATE.key)
     copies = [encode_manifest(EMPTY), filesystem.content(DATA / "manifest")]
     for first in range(0, COUNT, 10):
         for script in SCRIPTS:

@@ -20,7 +20,7 @@ from octavo.protocol.ids import TERM_MAX
 from support.ledgers import LedgerScript
 
 
-@given(st.sets(st.sampled_from(["fenced", "deleted", "in_doubt", "dropped"])),
+@given(st.sets(st.sampled_from(["fenced", "deleted", "in_doubt", "dropped", "private", "public"])),
        st.one_of(st.none(), st.binary(min_size=1, max_size=64)),
        st.integers(0, TERM_MAX), st.integers(0, 2**63), st.integers(0, 2**63), st.binary(max_size=92))  # fmt: skip
 @settings(max_examples=100, deadline=None)

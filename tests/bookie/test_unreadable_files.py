@@ -18,6 +18,7 @@ from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.reset_identity import reset_identity
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.protocol.messages import ReadAnswer, Request
+from support.ledger_metadata import open_ledger
 from support.raw_client import RawClient, add, read, seal
 from support.waiting import WAIT_SECONDS
 
@@ -100,6 +101,7 @@ async def test_a_read_error_at_the_start_is_told_and_the_next_start_may_succeed(
 async def test_a_journal_that_stays_unreadable_is_given_up_by_a_bookie_in_doubt(host: _Host) -> None:
     layout = Layout.of(host.config.data_dir, host.config.journal_directory)
     await reset_identity(host.disk, layout, host.store, bookie_id=None, rng=random.Random(2))
+    await host.store.create_ledger(open_ledger(0))
     host.disk.fails_at = ".segment"
     async with host.bookie() as bookie:
         answer = await ask(bookie, read(0, 0, 1))
