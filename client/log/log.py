@@ -23,6 +23,7 @@ from octavo.client.log.entries import Gap, LogEntry, LogExtent
 from octavo.client.log.layout import LogLayout
 from octavo.client.log.ledgers import LedgerAccess, used_before
 from octavo.client.log.names import check_cursor_name, lock_name
+from octavo.client.log.own_writers import OwnWriters
 from octavo.client.log.status import LogStatus
 from octavo.client.log.view import Place
 from octavo.client.log.writer import LogWriter
@@ -34,9 +35,11 @@ from octavo.protocol.errors import (
     InvalidArgumentError,
     LeaseLostError,
     LogDamagedError,
+    MetadataUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerError,
     OctavoError,
+    QuorumLostError,
 )
 from octavo.protocol.ids import ID_MAX
 
@@ -65,6 +68,7 @@ class Log(Closable):
         self._view = view = layout.view
         self._on_writer = on_writer
         self._on_writer_closed = on_writer_closed
+        self._own = OwnWriters(view.name)
         self._on_close = on_close
         self._cursors = CursorKeeper(
             self._store,
@@ -109,8 +113,10 @@ class Log(Closable):
 
     @property
     def end(self) -> int:
-        """The position after the last that can be read, as this handle knows it. Never goes back."""
-        return self._view.end
+        """The position after the last that can be read, as this handle knows it: at least what its own writers have had
+        acknowledged, and what it has met of other clients. :meth:`refresh` asks how far those are by now. Never goes
+        back."""
+        return max(self._view.end, self._own.end)
 
     @property
     def closed(self) -> bool:
@@ -125,7 +131,7 @@ class Log(Closable):
         self._view.check_open()
         await self._view.read_metadata()
         await self._view.learn_end()
-        return self._view.end
+        return self.end
 
     async def status(self) -> LogStatus:
         """Segments, leader, cursors, and what retention will drop next. Raises :class:`NoSuchLogError`."""
@@ -179,16 +185,17 @@ class Log(Closable):
 
     def entries(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[LogEntry]:
         """Iterate over ``first..last``, both included; without ``first`` from the beginning, without ``last`` up to the
-        end known now. Reads ahead. Raises as :meth:`read` while iterating."""
+        end of the log when the iteration begins, which is asked for then (as :meth:`refresh` does). Reads ahead.
+
+        Raises as :meth:`read` while iterating. Where nothing tells the end, the entries that are known are given first.
+        """
         self._view.check_open()
         for position in (first, last):
             if position is not None and type(position) is not int:
                 raise InvalidArgumentError(f"a position is an integer, not {position!r}")
-        start = self.first_position if first is None else first
-        stop = self._view.end - 1 if last is None else last
-        if first is not None or last is not None:
-            _check_range(start, max(start, stop))
-        return self._entries(start, stop)
+        start = 0 if first is None else first
+        _check_range(start, start if last is None else max(start, last))
+        return self._entries(first, last)
 
     def __aiter__(self) -> AsyncGenerator[LogEntry]:
         return self.entries()
@@ -363,7 +370,7 @@ class Log(Closable):
             state,
             self._cursors,
             follow=self.follow,
-            end=lambda: self._view.end,
+            end=lambda: self.end,
             refresh=self.refresh,
             touch_seconds=options.log_cursor_idle_seconds / 4,
         )
@@ -423,9 +430,10 @@ class Log(Closable):
     def lead(self, name: str | None = None) -> Opening[LogWriter]:
         """Wait until no other client leads, then take the log over. ``name`` tells people who leads.
 
-        ``async with log.lead() as writer``, or ``await`` it. Raises :class:`NoSuchLogError`,
-        :class:`LedgerRecoveryError` and :class:`NotEnoughBookiesError` when the log cannot be taken over now,
-        :class:`LogSealedError`, :class:`LogDamagedError`.
+        ``async with log.lead() as writer``, or ``await`` it. A handle leads, or waits to lead, once at a time. Raises
+        :class:`InvalidArgumentError` while it does, :class:`NoSuchLogError`, :class:`LedgerRecoveryError` and
+        :class:`NotEnoughBookiesError` when the log cannot be taken over now, :class:`LogSealedError`,
+        :class:`LogDamagedError`.
         """
         self._view.check_open()
         if name is not None:
@@ -433,16 +441,8 @@ class Log(Closable):
 
         async def lead() -> LogWriter:
             holder = name if name is not None else self._access.random_token()[:8]
-            while True:
-                lease = await self._store.lock(lock_name(self.log_id), holder)
-                try:
-                    return await self._take_over(lease)
-                except LeaseLostError as error:
-                    await lease.release()
-                    log.warning("%s; this client waits for the lock again", error.message)
-                except BaseException:
-                    await lease.release()
-                    raise
+            async with self._own.waiting():
+                return await self._lead(holder)
 
         return Opening(lead, "lead()")
 
@@ -456,9 +456,26 @@ class Log(Closable):
 
         return Opening(take_over, "take_over()")
 
+    async def _lead(self, holder: str) -> LogWriter:
+        while True:
+            lease = await self._store.lock(lock_name(self.log_id), holder)
+            try:
+                return await self._take_over(lease)
+            except LeaseLostError as error:
+                await lease.release()
+                log.warning("%s; this client waits for the lock again", error.message)
+            except BaseException:
+                await lease.release()
+                raise
+
     async def _take_over(self, lease: Lease | None) -> LogWriter:
+        def closed(writer: LogWriter) -> None:
+            self._own.closed(writer)
+            self._on_writer_closed(writer)
+
         self._view.check_open()
-        writer = await self._layout.take_over(lease, self._on_writer_closed)
+        writer = await self._layout.take_over(lease, closed)
+        self._own.made(writer)
         self._on_writer(writer)
         return writer
 
@@ -476,9 +493,25 @@ class Log(Closable):
 
     # --- entries ------------------------------------------------------------------------------------------------------
 
-    async def _entries(self, first: int, last: int) -> AsyncGenerator[LogEntry]:
-        """Entries ``first..last``, all of them below the end."""
-        position = first
+    async def _bounds(self, first: int | None, last: int | None) -> tuple[int, int, OctavoError | None]:
+        """The first and the last position of an iteration, and why the log may go on behind them. The end is asked for
+        unless ``last`` is known to lie below it."""
+        unknown: OctavoError | None = None
+        if last is None or last >= self._view.end:
+            try:
+                await self.refresh()
+            except (QuorumLostError, MetadataUnavailableError) as error:
+                if last is not None:
+                    raise
+                unknown = error
+        start, end = self.first_position if first is None else first, self._view.end
+        if last is not None and start <= last >= end:
+            self._view.check_truncated(start)
+            raise NoSuchEntryError(f"log {self.name}: position {last} is not below its end, {end}")
+        return start, end - 1 if last is None else last, unknown
+
+    async def _entries(self, first: int | None, last: int | None) -> AsyncGenerator[LogEntry]:
+        position, last, unknown = await self._bounds(first, last)
         while position <= last:
             self._view.check_open()
             self._view.check_truncated(position)
@@ -509,6 +542,8 @@ class Log(Closable):
             except ClientClosedError:
                 self._view.check_open()  # says that the handle is closed, rather than a ledger's reader
                 raise
+        if unknown is not None:
+            raise unknown
 
     async def _follow(self, first: int, *, skip: bool) -> "AsyncGenerator[LogEntry | Gap]":
         position = first

@@ -44,6 +44,7 @@ from octavo.protocol.errors import (
     ClientClosedError,
     DuplicateEntryError,
     InternalError,
+    InvalidArgumentError,
     LedgerFencedError,
     LogDamagedError,
     LogSealedError,
@@ -542,6 +543,20 @@ class LogWriter(AddFront, Closable):
         if self._life is not Life.ENDED:
             async with self._turns:
                 await self._lead.rest(deadline - self._loop.time())
+
+    async def make_way(self) -> None:
+        """Another lead of the same handle is to wait for the lock: give it back if this writer no longer leads. Raises
+        :class:`InvalidArgumentError` while it does. Used only inside this package."""
+        if self._lease is None or self._closing is not None:
+            return  # it holds no lock, or gives it back by itself
+        if not self.lost.is_set():
+            raise InvalidArgumentError(
+                f"log {self._name}: this handle leads already; use its writer, or close that first. Another handle on "
+                "the log would wait until then"
+            )
+        if self._life is Life.ENDED:
+            with contextlib.suppress(OctavoError):
+                await self._lease.release()
 
     async def abandon(self) -> None:
         """Give the lead back, and leave the log as a crash would. Used only inside this package, after a close that has
