@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from simulation import canaries_bookie as bookie
 from simulation import canaries_books as books
 from simulation import canaries_client as client
+from simulation import canaries_hardships as hardships
 from simulation import canaries_logs as logs
 from simulation import canaries_repair as repair
 from simulation import canaries_security as security
@@ -180,4 +181,8 @@ CANARIES: dict[str, Canary] = {
                                            streams.deletion_keeps_stream),
     "stream-abandoned-is-forgotten": Canary("the stream of a creator that died is forgotten", "P13",
                                             streams.abandoned_streams_are_forgotten),
+    "candidate-ignores-its-lease": Canary("a candidate takes a log over without asking its lease", "P3",
+                                          hardships.candidates_do_not_ask_their_lease),
+    "kept-metadata-are-believed": Canary("a takeover asks bookies by metadata of long ago", "T14",
+                                         hardships.kept_metadata_are_believed),
 }  # fmt: skip

@@ -109,9 +109,17 @@ def _may_lose_disks(plan: Plan) -> bool:
     return not (plan.aimed or plan.restores_metadata or plan.agents or plan.full_copies)
 
 
+def _keep_handles(plan: Plan, rng: random.Random) -> None:
+    """Logs roll often, are truncated, and what was truncated is removed soon: old handles name what is gone."""
+    plan.options |= {"log_segment_bytes": rng.choice((50, 300)), "log_page_segments": 1}
+    plan.adds, plan.safety_seconds = max(plan.adds, 40), max(plan.safety_seconds, 1.5)
+    plan.bookie |= {"garbage_seconds": 0.3}
+
+
 HARDSHIPS: dict[str, Hardship] = {
-    "absences": Hardship(0.0, _has_logs, _be_absent),
+    "absences": Hardship(0.1, _has_logs, _be_absent),
     "clocks": Hardship(0.0, _has_logs, _set_clocks),
+    "keepsakes": Hardship(0.0, _has_logs, _keep_handles),
     "returns": Hardship(0.0, _may_lose_disks, _come_back),
     "turns": Hardship(0.1, lambda plan: not plan.aimed, _take_long_turns),
     "impatience": Hardship(0.0, _has_logs, _be_impatient),

@@ -20,6 +20,8 @@ class Hardships:
     """Whether clocks are wrong by hours and years, and step (``clocks.py``)."""
     clocks_of_processes: bool = False
     """Whether it is those of clients and bookies that are wrong, or (False) that of the metadata store."""
+    keepsakes: bool = False
+    """Whether handles of logs are kept over takeovers, rolls and truncations (``log_keepsakes.py``)."""
     returns: bool = False
     """Whether old incarnations of bookies come back after their identities were moved (``returns.py``)."""
     impatience: bool = False

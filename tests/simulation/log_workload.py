@@ -64,6 +64,11 @@ class LogApplication:
         self.rng = rng
         self.name = name
         self.ended = ended
+        self._kept: tuple[Client, Log] | None = None
+        """The handle that is used again, and its client."""
+        self._keeping = (
+            world.rng_for(f"handles of {name} {type(self).__name__}") if world.plan.hardships.keepsakes else None
+        )
 
     async def run(self, host: ClientHost, client: Client) -> None:
         """Run until the safety phase has ended."""
@@ -72,21 +77,26 @@ class LogApplication:
             if self.ended():
                 return
             known = [history.truncated for history in self.world.log_histories.all.values() if not history.deleted]
+            kept, self._kept = self._kept, None
             try:
-                log = await self._open(client)
+                log = kept[1] if kept is not None and kept[0] is client else await self._open(client)
             except OctavoError as error:
                 self._note(host, "open", error)
                 continue
             history = self.world.log_histories.of(log.log_id)
             try:
-                if len(known) == 1 and not history.deleted:
+                if len(known) == 1 and not history.deleted and kept is None:
                     history.opened(log.first_position, min(known))
                 await self._use(host, log, history)
             except OctavoError as error:
                 self._note(host, "use", error)
+            else:
+                if self._keeping is not None and self._keeping.random() < 0.8:
+                    self._kept = client, log
             finally:
-                with contextlib.suppress(OctavoError):
-                    await log.close()
+                if self._kept is None:
+                    with contextlib.suppress(OctavoError):
+                        await log.close()
 
     _pause_seconds = 0.3
 
@@ -332,7 +342,7 @@ class Following(LogApplication):
         name = rng.choice(("shared", "shared", "shared", "own"))
         stored = history.cursors.get(name, 0)
         cursor = await log.cursor(name)
-        if cursor.position < stored:
+        if cursor.position < stored and not history.deleted:
             raise Violation("P11", f"log {self.name}: cursor {name} stands at {cursor.position}, {stored} was stored")
 
         async def advance(entry: LogEntry) -> None:

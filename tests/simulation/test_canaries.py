@@ -140,6 +140,13 @@ REPAIR = {
 """Canary in repair -> a siege, and the first seed to try, of small universes with agents."""
 
 
+HARDSHIPS = {
+    "candidate-ignores-its-lease": ("absences", "quick", 1, "log_streams=0"),
+    "kept-metadata-are-believed": ("keepsakes", "small", 24, "log_streams=1"),
+}
+"""Canary that needs a hardship -> the hardship, a size, the first seed to try, and a layout of logs."""
+
+
 def check_found(canary: str, first: int, *options: str) -> None:
     """Check that one of these universes fails with a :class:`Violation`, and passes without the defect."""
     seeds = f"{first}-{first + FURTHER}"
@@ -210,6 +217,13 @@ def test_known_defect_in_full_copies_of_logs_is_found(canary: str) -> None:
     check_found(canary, LOG_COPIES[canary], "--size", "quick", "--set", "log_copies=1")
 
 
+@pytest.mark.parametrize("canary", HARDSHIPS)
+def test_hardship_finds_defect(canary: str) -> None:
+    hardship, size, first, layout = HARDSHIPS[canary]
+    settings = ("logs=1", layout, "agents=0", f"{hardship}=1")
+    check_found(canary, first, "--size", size, *(word for setting in settings for word in ("--set", setting)))
+
+
 @pytest.mark.parametrize("canary", REPAIR)
 def test_known_defect_in_repair_is_found_without_the_loss_of_a_machine(canary: str) -> None:
     siege, first = REPAIR[canary]
@@ -226,9 +240,8 @@ def test_every_known_defect_can_be_applied(canary: str) -> None:
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
     text = " ".join((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8").split())
     streams = {**STREAMS, **BESIEGED_STREAMS}
-    kept = str(
-        len({**CHEAPEST, **BESIEGED, **LOGS, **streams, **THESEUS, **GUARDED, **DEFERRED, **FULL_COPIES, **REPAIR})
-    )
+    special = {**GUARDED, **DEFERRED, **FULL_COPIES, **HARDSHIPS}
+    kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **streams, **THESEUS, **REPAIR, **special}))
     assert re.findall(r"(\d+) known defects", text) == re.findall(r"(\d+) canaries in every", text) == [kept]
     assert re.findall(r"runs (\d+) universes", text) == [str(SEEDS + SMALL_SEEDS + LARGE_SEEDS)]
     rules = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")

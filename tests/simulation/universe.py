@@ -22,7 +22,8 @@ from simulation.history import Violation
 from simulation.judge import Judge
 from simulation.judge_of_logs import JudgeOfLogs
 from simulation.limits import CHANGED_OFTEN, limits_counted
-from simulation.log_workload import Following, Leading, Tidying
+from simulation.log_keepsakes import Standby
+from simulation.log_workload import PASSWORD, Following, Leading, Tidying
 from simulation.logs import LogJudge
 from simulation.nemesis import Nemesis
 from simulation.patches import Patch
@@ -172,6 +173,7 @@ class Universe:
         self.world = world
         self.rng = world.rng_for("universe")
         self._ended = False
+        self._standbys: list[Standby] = []
 
     def ended(self) -> bool:
         """Whether the safety phase is over."""
@@ -217,6 +219,7 @@ class Universe:
             await wait_until_whole(world, "after the judge", LIVENESS_SECONDS_MAX)
             if world.trace.counters["repair: bookie took a place"]:
                 await self._judge()
+        await self._check_standbys()
         await self._stop()
 
     # --- phases -----------------------------------------------------------------------------------------------------
@@ -258,9 +261,27 @@ class Universe:
                 work.append(Leading(world, world.rng_for(f"{name} leader {number}"), name, adds, self.ended).run)
             works[-1].append(Following(world, world.rng_for(f"{name} follower"), name, self.ended).run)
             works[0].append(Following(world, world.rng_for(f"{name} other follower"), name, self.ended).run)
+            if plan.hardships.keepsakes:
+                self._keep_standbys(name)
             operator = Tidying(world, world.rng_for(f"{name} operator"), name, self.ended)
             works[log % plan.log_clients].append(operator.run)
         return self._run_all(works)
+
+    def _keep_standbys(self, name: str) -> None:
+        """Start processes that keep handles of a log to the end, and are no applications that end."""
+        for number in range(2):
+            rng = self.world.rng_for(f"{name} standby {number}")
+            standby = Standby(self.world, rng, name, PASSWORD, self.ended)
+            self._standbys.append(standby)
+            self.world.host(f"standby-{number}").run(standby.run, "standby")
+
+    async def _check_standbys(self) -> None:
+        for standby in self._standbys:
+            host = standby.host
+            if host is not None:
+                _, late = await asyncio.wait([host.run(standby.check, "leading")], timeout=LIVENESS_SECONDS_MAX)
+                if late:
+                    raise Violation("I8", f"{host.name} does not lead with the handle that it has kept")
 
     def _run_all(self, works: list[list[Work]]) -> list[asyncio.Future[None]]:
         if self._has_operator:
