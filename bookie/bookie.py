@@ -57,6 +57,7 @@ from octavo.bookie.upkeep.truncated import TruncatedStreams
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metadata import MetadataStore
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.security import forks
 from octavo.security.contexts import ServerContext
 
 log = structlog.get_logger("octavo.bookie")
@@ -94,7 +95,9 @@ class Bookie:
         self._config = config
         self._stack = stack
         self._companion = companion
-        self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        forks.note_loop(self._loop)
+        self._broken: asyncio.Future[BaseException] = self._loop.create_future()
         self.audit = Audit()
         """Notes who does what."""
         self.bookie_id = BookieId("")
@@ -380,7 +383,9 @@ class Bookie:
 
     async def stop(self) -> None:
         """Unregister, answer the requests begun, checkpoint, close. Raises OSError when the last checkpoint fails: the
-        bookie is then broken (:meth:`broken`), and the journal holds everything."""
+        bookie is then broken (:meth:`broken`), and the journal holds everything. Raises :class:`ForkedError`, and
+        does nothing, in a forked child (rule H1)."""
+        forks.check_process(self._loop)
         self.subject.stopping = True
         await self._stack.aclose()
 

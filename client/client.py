@@ -64,6 +64,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums, quorums_of
+from octavo.security import forks
 
 type _MakeWriter[W] = Callable[[Versioned[LedgerMetadata], LedgerSecrets], W]
 
@@ -125,7 +126,8 @@ class Client(LogFace, Closable):
     """A client of one cluster. Made by :func:`connect`; used from the event loop that made it, by any of its tasks.
 
     Every method raises :class:`ClientClosedError` after :meth:`close`, :class:`MetadataUnavailableError` if the
-    metadata store does not answer, and :class:`InvalidArgumentError` in another event loop.
+    metadata store does not answer, :class:`InvalidArgumentError` in another event loop, and :class:`ForkedError`, like
+    everything that the client made, in a process that was forked since (rule H1).
     """
 
     def __init__(
@@ -379,6 +381,7 @@ class Client(LogFace, Closable):
         buckets of ``octavo.metrics.histogram.BOUNDS_SECONDS`` and in one above). A metric with a label is a dict from
         the label's values to that. :func:`octavo.metrics.register` hands all of it to prometheus_client.
         """
+        forks.check_process(self._loop)
         return self._pool.counts.snapshot(self._store.seconds)
 
     # --- life ----------------------------------------------------------------------------------------------------

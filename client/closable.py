@@ -1,10 +1,12 @@
 """What a client, a writer and a reader have in common: they are async context managers that close themselves."""
 
+import asyncio
 import warnings
 from types import TracebackType
 from typing import Self
 
 from octavo.protocol.errors import OctavoError
+from octavo.security import forks
 
 
 class Closable:
@@ -15,6 +17,9 @@ class Closable:
 
     _warns_if_unclosed = False
     """Whether to warn if it is garbage-collected without having been closed. True once the application has it."""
+
+    _loop: asyncio.AbstractEventLoop
+    """In which it was made."""
 
     @property
     def closed(self) -> bool:
@@ -38,5 +43,6 @@ class Closable:
                 raise
 
     def __del__(self) -> None:
-        if self._warns_if_unclosed and not self.closed:
+        # In a forked child it is the parent's to close.
+        if self._warns_if_unclosed and not self.closed and not forks.is_inherited(getattr(self, "_loop", None)):
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1, source=self)

@@ -11,6 +11,7 @@ from octavo.metadata.records import ClusterOrigin
 from octavo.metadata.sqlite.store import open_sqlite_store, path_of_uri
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, MetadataStore
 from octavo.protocol.errors import InvalidArgumentError, MetadataError, MetadataUnavailableError
+from octavo.security import forks
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,10 @@ async def open_metadata_store(
     With ``create``, a store that does not exist is created. Without it, a missing store raises
     :class:`MetadataUnavailableError`, so that a mistyped path does not become an empty cluster. Raises
     :class:`InvalidArgumentError` for a URI that no driver understands, :class:`MetadataError` for a store of a newer
-    format or a file that is not a store.
+    format or a file that is not a store, and in a forked child :class:`ForkedError` for a SQLite file that was open in
+    the parent, and in an event loop of the parent's (rule H1).
     """
+    forks.check_running_loop()
     scheme, separator, _ = uri.partition("://")
     opener = DRIVERS.get(scheme) if separator else None
     if opener is None:

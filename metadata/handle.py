@@ -1,6 +1,7 @@
 """The :class:`MetadataStore` that all drivers share: encoding, errors, watches and leases on top of a driver's
 records."""
 
+import asyncio
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
@@ -42,6 +43,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
 )
 from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
+from octavo.security import forks
 
 if TYPE_CHECKING:
     from octavo.metadata.stream_model import StreamMetadata
@@ -63,6 +65,9 @@ class RecordMetadataStore(MetadataStore):
         check_lease_seconds(lease_seconds)
         self._records = records
         self._closed = False
+        self._loop = asyncio.get_running_loop()
+        forks.note_loop(self._loop)
+        forks.hold(self)
         self.seconds: dict[str, Histogram] = {}
         self.list_page_records = LIST_PAGE_RECORDS
         """Keys that lists of this handle read at a time."""
@@ -84,10 +89,17 @@ class RecordMetadataStore(MetadataStore):
     def answers(self) -> bool:
         return self._keeper.answered
 
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): the leases are the parent's."""
+        self._closed = True
+        self._keeper.on_forked()
+
     async def close(self) -> None:
+        forks.check_process(self._loop)
         if self._closed:
             return
         self._closed = True
+        forks.let_go(self)
         await self._hub.close()
         await self._bookies.close()
         await self._keeper.close()
@@ -399,6 +411,7 @@ class RecordMetadataStore(MetadataStore):
 
     def _open(self) -> RecordStore:
         if self._closed:
+            forks.check_process(self._loop)
             raise ClientClosedError("the metadata store has been closed")
         return self._records
 

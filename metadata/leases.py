@@ -178,6 +178,13 @@ class LeaseKeeper:
         """Renew without waiting for the next interval: the session may have ended."""
         self._renewal_wanted.set()
 
+    def on_forked(self) -> None:
+        """In a forked child (rule H1) no lease is held. The parent's session is not touched."""
+        self._closed = True
+        self._session = None
+        for lease in self._leases.values():
+            lease.end()
+
     async def close(self) -> None:
         """Release everything. Does not raise when the store does not answer or is of no use any more: the session then
         expires by itself."""

@@ -3,6 +3,7 @@
 Both libraries are optional: the extra ``metrics`` brings prometheus_client, the extra ``otel`` OpenTelemetry.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -34,7 +35,8 @@ def register(client: Measured, registry: "CollectorRegistry | None" = None) -> C
 
     ``registry``: prometheus_client's own by default. Returns a function that takes the client out again; call it when
     the client is closed. Two clients of one process need two registries, because their metrics have the same names
-    (``ValueError``). Raises ``ModuleNotFoundError`` without the extra ``metrics``.
+    (``ValueError``). A forked child exposes nothing of its parent's client. Raises ``ModuleNotFoundError`` without the
+    extra ``metrics``.
     """
     from prometheus_client import REGISTRY  # noqa: PLC0415 - optional
     from prometheus_client.core import (  # noqa: PLC0415 - optional
@@ -61,6 +63,8 @@ def register(client: Measured, registry: "CollectorRegistry | None" = None) -> C
 
         def collect(self) -> "Iterable[PrometheusMetric]":
             """One family for each metric of the table."""
+            if os.getpid() != process:
+                return
             snapshot = client.metrics()
             for metric in client_metrics():
                 family: Any = families[metric.kind](metric.name, metric.help, labels=metric.labels)
@@ -72,6 +76,7 @@ def register(client: Measured, registry: "CollectorRegistry | None" = None) -> C
                         family.add_metric(texts, value)
                 yield family
 
+    process = os.getpid()
     chosen = REGISTRY if registry is None else registry
     collector = ClientCollector()
     chosen.register(collector)
@@ -83,12 +88,17 @@ def instrument_otel(client: Measured, meter: "Meter") -> None:
 
     Counters and gauges become observable instruments of the same names. OpenTelemetry cannot observe a histogram that
     has been counted elsewhere: of each one the number of durations (``..._count``) and their sum (``..._sum``) are
-    observed, which give rates and means. Raises ``ModuleNotFoundError`` without the extra ``otel``.
+    observed, which give rates and means. A forked child observes nothing of its parent's client. Raises
+    ``ModuleNotFoundError`` without the extra ``otel``.
     """
     from opentelemetry.metrics import Observation  # noqa: PLC0415 - optional
 
+    process = os.getpid()
+
     def observed(metric: Metric, part: str | None) -> "Callable[[CallbackOptions], Iterable[Observation]]":
         def observe(_options: "CallbackOptions") -> "Iterable[Observation]":
+            if os.getpid() != process:
+                return []
             return [
                 Observation(value if part is None else value[part], dict(labels))
                 for labels, value in values_of(metric, client.metrics())

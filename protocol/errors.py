@@ -73,6 +73,19 @@ class ClientClosedError(OctavoError):
     """The client, writer or reader used has been closed."""
 
 
+class ForkedError(OctavoError):
+    """The object belongs to the process that this one was forked from (``os.fork``, multiprocessing's ``fork``,
+    preloading web servers): it can be used only there. Nothing was sent and nothing changed. Connect in the child,
+    after the fork."""
+
+
+class TasksCancelledError(OctavoError):
+    """The program has cancelled tasks of the client's own, with all tasks of the event loop for example: what depended
+    on them has ended. Adds that were in flight are in doubt. Close the client and connect again."""
+
+    may_have_happened_default = True
+
+
 class UnauthorizedError(OctavoError):
     """The client may not do this: the password or digest type of the ledger is wrong, its principal lacks a role, or
     its certificate or key is refused. Nothing was changed."""

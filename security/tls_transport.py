@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from octavo.protocol.errors import BookieUnavailableError, OctavoError
+from octavo.security import forks
 from octavo.security.tls_session import TlsSession
 
 _QUEUE_BYTES_MAX = 256 * 1024
@@ -167,6 +168,7 @@ class TlsProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
         self._below = cast(asyncio.Transport, transport)
+        forks.hold_connection(self)
         self._transport = TlsTransport(self._session, self._below, self.fail)
         self._shake_hands(b"")
 
@@ -215,6 +217,7 @@ class TlsProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        forks.let_go(self)
         if self._linger is not None:
             self._linger.cancel()
         self._transport.stop()
@@ -228,6 +231,10 @@ class TlsProtocol(asyncio.Protocol):
                     f"the connection was lost during the TLS handshake{reason}", may_have_happened=False
                 )
             )
+
+    def on_forked(self) -> None:
+        """Cut off from the socket, in a forked child: not even an alert is sent."""
+        forks.socket_leads_nowhere(self._below)
 
     def fail(self, error: OctavoError) -> None:
         """End the connection for this reason; tell the other side what the session has for it."""

@@ -17,6 +17,7 @@ import structlog
 from octavo.bookie.admin.exchange import HttpAnswer, HttpError, HttpRequest
 from octavo.bookie.server.arrivals import peer_name
 from octavo.protocol.errors import OctavoError, UnauthorizedError
+from octavo.security import forks
 from octavo.security.names import names_of
 
 log = structlog.get_logger("octavo.bookie")
@@ -98,6 +99,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        forks.hold_connection(self)
         session = transport.get_extra_info("tls_session")
         self._names = names_of(session.peer_certificate()) if session is not None else None
         self._peer = None if self._listener.trusted else peer_name(transport)
@@ -109,7 +111,12 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._set_timer(self._limits.request_seconds)
 
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): the connection is the parent's."""
+        forks.socket_leads_nowhere(self._transport)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        forks.let_go(self)
         self._closed = True
         self._listener.connections.pop(self, None)
         self._cancel_timer()

@@ -17,6 +17,7 @@ import structlog
 from octavo.bookie.admin.http import Answerer, HttpLimits, HttpListener, refusal_without_tls
 from octavo.bookie.server.arrivals import Arrivals
 from octavo.bookie.server.limits import ArrivalLimits
+from octavo.security import forks
 from octavo.security.contexts import ServerContext
 
 log = structlog.get_logger("octavo.bookie")
@@ -43,6 +44,7 @@ class AdminServer:
         self._servers: list[asyncio.Server] = []
         self._arrivals: list[Arrivals] = []
         self._path: Path | None = None
+        forks.hold(self)
 
     async def listen_at(self, path: Path) -> None:
         """Listen on a socket in the file system. A socket that no process listens on any more is replaced. Raises
@@ -87,6 +89,12 @@ class AdminServer:
         self._listeners.append(listener)
         self._arrivals.append(arrivals)
         return int(server.sockets[0].getsockname()[1])
+
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): the bookie is the parent's."""
+        for server in self._servers:
+            for sock in server.sockets:
+                forks.lead_nowhere(sock.fileno())
 
     async def stop(self) -> None:
         """Close everything, and remove the socket."""

@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary
 from octavo.bookie.disk.async_writes import AsyncWrites
 from octavo.bookie.disk.direct_io import DirectWriter
 from octavo.bookie.disk.real_file import DirectFile, Lane, RealFile
+from octavo.security import forks
 
 
 class DiskSpace(NamedTuple):
@@ -254,8 +255,7 @@ class RealFileSystem:
         await self._lane.submit(_sync_directory, path)
 
     async def lock(self, path: Path) -> Callable[[], None]:
-        descriptor = await self._lane.submit(_lock, path)
-        return lambda: os.close(descriptor)
+        return _Lock(await self._lane.submit(_lock, path))
 
     async def disk_space(self, path: Path) -> DiskSpace:
         status = await self._lane.submit(os.statvfs, path)
@@ -308,6 +308,22 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class _Lock:
+    """A directory's lock; called to give it back. A forked child gives up its share of it, so that the lock ends with
+    the bookie (rule H1)."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        forks.hold(self)
+
+    def __call__(self) -> None:
+        forks.let_go(self)
+        os.close(self._descriptor)
+
+    def on_forked(self) -> None:
+        forks.lead_nowhere(self._descriptor)
 
 
 def _lock(path: Path) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from octavo.bookie.disk.async_writes import AsyncWrites
 from octavo.bookie.disk.completion import Completion
 from octavo.bookie.disk.direct_io import DirectWriter
 from octavo.bookie.disk.writeback import drop_behind, start_writeback
+from octavo.security import forks
 
 _WRITEV_BUFFERS_MAX = 1024
 """IOV_MAX on Linux: one vectored write takes no more buffers."""
@@ -37,6 +38,11 @@ class Lane:
         )
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        forks.hold(self)
+
+    def on_forked(self) -> None:
+        """In a forked child (rule H1) there is no thread that would do the work."""
+        self._jobs = cast("queue.SimpleQueue[Any]", _NoThread())
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()
@@ -60,6 +66,13 @@ class Lane:
             with contextlib.suppress(RuntimeError):
                 future.get_loop().call_soon_threadsafe(_settle, future, result, error)
             del job, future, function, arguments, result, error
+
+
+class _NoThread:
+    """The queue of a lane in a forked child."""
+
+    def put(self, _job: object) -> None:
+        raise forks.forked_error()
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
@@ -143,6 +156,12 @@ class RealFile:
         self._owns_lane = owns_lane
         self._reads_running = 0
         self._closing = False
+        forks.hold(self)
+
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): the file is the parent's."""
+        self._closing = True
+        forks.lead_nowhere(self._descriptor)
 
     def __repr__(self) -> str:
         return f"<RealFile {self._path}>"
@@ -205,6 +224,7 @@ class RealFile:
             self._close_descriptor()
 
     def _close_descriptor(self) -> None:
+        forks.let_go(self)
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)  # Linux releases the descriptor even if it returns an error
@@ -229,6 +249,12 @@ class DirectFile(RealFile):
         self._under_way = False
         """Whether the buffer is in use. The write's caller may have been cancelled in the meantime."""
         self._idle: list[asyncio.Future[None]] = []
+
+    def on_forked(self) -> None:
+        """As of any file, and of its second descriptor."""
+        super().on_forked()
+        forks.lead_nowhere(self._writer.descriptor)
+        self._async_writes = None
 
     async def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         await self._by_lane(self._writer.write, offset, buffers)
@@ -288,6 +314,7 @@ class DirectFile(RealFile):
         await super().close()
 
     def _close_descriptor(self) -> None:
+        forks.let_go(self)
         try:
             if self._descriptor >= 0:
                 self._writer.close()

@@ -75,6 +75,7 @@ from octavo.protocol.messages import (
     encode_hello,
 )
 from octavo.protocol.places import check_places
+from octavo.security import forks
 from octavo.security.names import names_of
 from octavo.security.tls_session import TlsSession
 
@@ -170,6 +171,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        forks.hold_connection(self)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self._replies.connected(self._transport)
         self._peer = peer_name(transport)
@@ -192,7 +194,12 @@ class Connection(asyncio.Protocol):
         self._hello_timer = asyncio.get_running_loop().call_later(limits.hello_timeout_seconds, self._hello_overdue)
         self.regulate()
 
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): the connection is the parent's."""
+        forks.socket_leads_nowhere(self._transport)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        forks.let_go(self)
         self._closing = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()

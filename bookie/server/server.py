@@ -7,6 +7,7 @@ from functools import partial
 from octavo.bookie.server.arrivals import Arrivals
 from octavo.bookie.server.connection import Connection
 from octavo.bookie.server.service import BookieService
+from octavo.security import forks
 
 _BACKLOG = 512
 """Connections that the kernel may hold before they are accepted: all clients of a cluster may come back at once."""
@@ -29,7 +30,13 @@ class BookieServer:
         """Listen; returns the port listened on. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connect, host, port, backlog=_BACKLOG)
+        forks.hold(self)
         return int(self._server.sockets[0].getsockname()[1])
+
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): the bookie is the parent's, and its port is free when it ends."""
+        for sock in () if self._server is None else self._server.sockets:
+            forks.lead_nowhere(sock.fileno())
 
     async def stop(self, *, drain_timeout_seconds: float) -> None:
         """Accept no more connections and requests, answer those begun, then close every connection."""

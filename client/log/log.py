@@ -8,6 +8,7 @@ Before anything is called missing the metadata are read again: what is gone has 
 says so with the position at which the log begins now (rule P7); or it was deleted by hand, and the log is damaged.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -64,6 +65,7 @@ class Log(Closable):
         """``on_writer`` is told of every writer that this handle makes."""
         self._access = access
         self._store = access.store
+        self._loop = asyncio.get_running_loop()
         self._layout = layout
         self._view = view = layout.view
         self._on_writer = on_writer

@@ -181,6 +181,10 @@ class LogWriter(AddFront, Closable):
         if self._closing is not None or not self._accepting:
             raise ClientClosedError(f"log {self._name}: this writer is closed")
 
+    def _refuse_for_ever(self, error: OctavoError) -> None:
+        self._failure = error
+        self.lost.set()
+
     # --- the active segment -------------------------------------------------------------------------------------------
 
     def _send(self, run: Run) -> None:

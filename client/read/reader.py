@@ -41,6 +41,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.quorums import Quorums
+from octavo.security import forks
 
 _ENTRY_BYTES_GUESS = 1024
 """Payload of an entry where nothing is known yet; only the first chunks of an open ledger are cut by it."""
@@ -292,6 +293,8 @@ class LedgerReader(Closable):
             async for chunk in chunks:
                 for entry in chunk:
                     yield entry
+                    if forks.forked:
+                        self._check_open()
 
     async def _follow(self, first: int) -> AsyncGenerator[Entry]:
         position = first
@@ -302,12 +305,16 @@ class LedgerReader(Closable):
                 brought = self._tail.entries_from_last_poll(position, end)
                 for entry in brought:
                     yield entry
+                    if forks.forked:
+                        self._check_open()
                 position += len(brought)
                 if not brought:
                     async with aclosing(self._chunks(position, end)) as chunks:
                         async for chunk in chunks:
                             for entry in chunk:
                                 yield entry
+                                if forks.forked:
+                                    self._check_open()
                     position = end + 1
             elif self._view.closed:
                 return

@@ -30,6 +30,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Hello, ReadLac, Reply, Request
+from octavo.security import forks
 from octavo.security.login import ClientLogin
 
 StateListener = Callable[["BookieConnection"], None]
@@ -271,6 +272,7 @@ class BookieConnection:
         wire: Wire | None = None
         transport: asyncio.Transport | None = None
         limit = self._options.connect_timeout_seconds
+        forks.check_process(self._loop)
         try:
             async with asyncio.timeout(limit):
                 address = await self._find_address(self._bookie_id)

@@ -40,6 +40,7 @@ from octavo.protocol.messages import (
     decode_reply,
     encode_hello,
 )
+from octavo.security import forks
 from octavo.security.login import ClientLogin
 
 Outcome = Reply | OctavoError
@@ -178,6 +179,7 @@ class Wire(asyncio.Protocol):
         # Not checked: uvloop's transports are no subclass of asyncio's.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
+        forks.hold_connection(self)
         self._go(WireEvent.MADE)
         if self.state.is_over:
             transport.abort()
@@ -191,6 +193,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is gone."""
+        forks.let_go(self)
         self.closed.set()
         self._decoder.clear()  # an unfinished answer may be large, and this object part of a cycle
         if isinstance(exc, OctavoError):
@@ -230,6 +233,11 @@ class Wire(asyncio.Protocol):
             return
         if not self.writable:
             self._consider_drained()
+
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): the connection is the parent's."""
+        forks.socket_leads_nowhere(self._transport)
+        forks.later_in_child(self._loop, lambda: self.abort(forks.forked_error()))
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

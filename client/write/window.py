@@ -20,6 +20,8 @@ from octavo.client.write.batching import (
     should_wait_for_more,
 )
 from octavo.client.write.precise_time import precise_time_of
+from octavo.protocol.errors import OctavoError
+from octavo.security import forks
 
 type Futures = list[asyncio.Future[Any] | None]
 """One item per entry; None for an entry without a future of its own (all but the last of an ``add_many``)."""
@@ -53,6 +55,16 @@ class AddWindow:
         self._frame_interval_seconds = options.frame_interval_seconds
         self._next_frame_at = 0.0
         """Before this time of the loop few adds are not sent; only with an interval between frames."""
+        forks.hold(self)
+
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): no add takes the short way any more, and the long one is refused."""
+        self._skips_queue = False
+        self._refuse_for_ever(forks.forked_error())
+
+    def _refuse_for_ever(self, error: OctavoError) -> None:
+        """Let every add from now on raise the error. Nothing else: the process is not this object's own."""
+        raise NotImplementedError
 
     @property
     def _frames_under_way(self) -> int:

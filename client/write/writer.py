@@ -310,6 +310,9 @@ class LedgerWriter(AddWindow, Closable):
         if self._life.state is not WriterState.OPEN:
             raise LedgerClosedError(f"ledger {self.id}: this writer is closed")
 
+    def _refuse_for_ever(self, error: OctavoError) -> None:
+        self._life.failure = error
+
     # --- pushing and acknowledging ----------------------------------------------------------------------------------
 
     @property

@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from octavo.metadata.records import ClusterOrigin, Kind, Record
+from octavo.metadata.sqlite.inherited import check_not_inherited, inherit
 from octavo.metadata.store import Version
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
 from octavo.protocol.ids import ID_MAX, LedgerId
+from octavo.security import forks
 
 APPLICATION_ID: Final = 0x4F435456
 """"OCTV" in the file's header, which distinguishes Octavo's files from other SQLite databases."""
@@ -95,6 +97,8 @@ class Database:
         """The latest version given out in the current transaction."""
         self._together = False
         """Whether a transaction of several operations is open."""
+        check_not_inherited(path, self._file)
+        forks.hold(self)
         with self._translated():
             if create:
                 _make_directory(path.parent)
@@ -117,6 +121,11 @@ class Database:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+        forks.let_go(self)
+
+    def on_forked(self) -> None:
+        """In a forked child: the file is not for this process."""
+        inherit(self._file, getattr(self, "_connection", None), self._identity)
 
     # --- opening ---------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from octavo.protocol.errors import (
     OctavoError,
 )
 from octavo.protocol.ids import LedgerId
+from octavo.security import forks
 
 POLL_SECONDS: Final = 0.1
 """Interval between checks for changes by other processes. They are noticed within 200 ms, at about 0.2 % of a core."""
@@ -85,6 +86,7 @@ class SqliteRecordStore(RecordStore):
         self._executor = executor
         self._poll_seconds = poll_seconds
         self._loop = asyncio.get_running_loop()
+        forks.hold(self)
         self._listener: Listener | None = None
         self._polling: asyncio.Task[None] | None = None
         self._closed = False
@@ -108,6 +110,10 @@ class SqliteRecordStore(RecordStore):
             self._polling = None
         if active:
             self._polling = asyncio.create_task(self._poll(), name=f"watch {self._uri}")
+
+    def on_forked(self) -> None:
+        """In a forked child (rule H1) there is no thread that would answer."""
+        self._closed = True
 
     async def look_for_changes(self) -> None:
         """Check now for changes by other processes, without waiting for the next interval."""
@@ -217,8 +223,7 @@ class SqliteRecordStore(RecordStore):
 
     async def _change[T](self, thing: _Thing | None, operation: Callable[[], T]) -> T:
         """Make a change together with others that are requested now; ``thing`` is reported afterwards."""
-        if self._closed:
-            raise ClientClosedError("the metadata store has been closed")
+        self._check_open()
         made: asyncio.Future[T] = self._loop.create_future()
         self._waiting.append(_Change(thing, operation, made))
         if not self._under_way:
@@ -254,9 +259,13 @@ class SqliteRecordStore(RecordStore):
         self._make_waiting()
 
     async def _run[T](self, operation: Callable[[], T]) -> T:
-        if self._closed:
-            raise ClientClosedError("the metadata store has been closed")
+        self._check_open()
         return await self._loop.run_in_executor(self._executor, operation)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            forks.check_process(self._loop)
+            raise ClientClosedError("the metadata store has been closed")
 
     def _report(self, kind: Kind | None, key: str | None) -> None:
         if self._listener is not None:

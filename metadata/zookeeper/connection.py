@@ -24,6 +24,7 @@ from octavo.metadata.zookeeper.messages import (
     ping,
 )
 from octavo.protocol.errors import UnauthorizedError
+from octavo.security import forks
 
 REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest answer accepted: a list of a million children would be smaller."""
@@ -63,6 +64,12 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is of no class of asyncio's
+        forks.hold_connection(self)
+
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): the connection is the parent's."""
+        forks.socket_leads_nowhere(self._transport)
+        forks.later_in_child(self._loop, lambda: self.abort("this process was forked from the one that connected"))
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
@@ -85,6 +92,7 @@ class Connection(asyncio.Protocol):
             del received[:start]
 
     def connection_lost(self, error: Exception | None) -> None:
+        forks.let_go(self)
         if isinstance(error, UnauthorizedError):
             self.refusal = error
         self._end(f"it was lost ({error})" if error else "the server closed it")

@@ -33,6 +33,7 @@ from octavo.metadata.zookeeper.messages import (
 )
 from octavo.metadata.zookeeper.tls import connect
 from octavo.protocol.errors import ClientClosedError, InternalError, OctavoError, UnauthorizedError
+from octavo.security import forks
 from octavo.security.contexts import ClientFiles
 
 OUTSTANDING_MAX: Final = 1000
@@ -114,6 +115,7 @@ class Session:
         self._refusal: OctavoError | None = None
         self._last_failure = "no server has been asked yet"
         self._closed = False
+        self._loop = asyncio.get_running_loop()
         self._change = asyncio.Event()
         self._window = asyncio.Semaphore(OUTSTANDING_MAX)
         self._task: asyncio.Task[None] | None = None
@@ -256,6 +258,7 @@ class Session:
         where = f"{host}:{port}"
         connection: Connection | None = None
         try:
+            forks.check_process(self._loop)  # a child that connected would take the session from its parent
             async with asyncio.timeout(self._timeout_seconds / max(_SIGNS_PER_TIMEOUT, len(self._servers) + 1)):
                 connection = Connection(self._owner.on_event)
                 await connect(connection, host, port, self._tls)

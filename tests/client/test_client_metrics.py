@@ -20,6 +20,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from support.forks import in_child
 
 import octavo
 
@@ -140,6 +141,7 @@ async def test_prometheus_exposes_what_the_client_counts(client: Client) -> None
     assert samples["octavo_client_metadata_seconds_count", "create_ledger"] == 1
     with pytest.raises(ValueError, match="uplicated"):
         octavo.metrics.register(client, registry)
+    assert in_child(lambda: generate_latest(registry).decode()) == "", "the counts are the parent's"
     unregister()
     assert b"octavo_client" not in generate_latest(registry)
 
@@ -155,6 +157,7 @@ async def test_opentelemetry_observes_what_the_client_counts(client: Client) -> 
     assert found["octavo_client_add_seconds_count"][""] >= 1
     assert found["octavo_client_metadata_seconds_sum"]["create_ledger"] > 0
     assert found["octavo_client_window_entries"] == {"": 0}
+    assert in_child(lambda: type(client.metrics())).startswith("ForkedError: ")
     provider.shutdown()
 
 

@@ -32,11 +32,14 @@ SEAMS = {
     "octavo.client.write.precise_time": "the clock from which uvloop takes its time",
     "octavo.security.contexts": "files of certificates and keys",
     "octavo.security.tls_session": "OpenSSL, on buffers in memory",
+    "octavo.security.forks": "what a forked child has inherited",
+    "octavo.metrics.export": "whether a client is of this process or of the one that it was forked from",
     "octavo.metrics.clock": "durations in metrics, by which nothing is decided",
     "octavo.metadata.boot_time": "the clock of leases",
     "octavo.metadata.connect": "the table of drivers: destroys a store with its files",
     "octavo.metadata.sqlite.store": "a driver of the metadata store",
     "octavo.metadata.sqlite.database": "a driver of the metadata store",
+    "octavo.metadata.sqlite.inherited": "a driver of the metadata store",
 }
 """Modules that may reach for the real world, and what for. Drivers of metadata stores are in ``metadata/zookeeper``."""
 

@@ -39,6 +39,8 @@ RAISED_BY_CLIENTS_ONLY = {
     "OctavoError",
     "WouldBlock",
     "ClientClosedError",
+    "ForkedError",
+    "TasksCancelledError",
     "LedgerExistsError",
     "LedgerClosedError",
     "LedgerRecoveryError",
@@ -85,6 +87,7 @@ MAY_HAVE_HAPPENED_BY_DEFAULT = {
     "MetadataUnavailableError",
     "BookieUnavailableError",
     "BookieStorageError",
+    "TasksCancelledError",
     "InternalError",
 }
 
