@@ -55,6 +55,8 @@ CANARIES: dict[str, Canary] = {
     "private-is-forgotten": Canary("a checkpoint forgets that a ledger is private", "S3", bookie.private_is_forgotten),
     "private-not-journaled": Canary("it is not journaled that a ledger is private", "S3",
                                     bookie.private_is_not_journaled),
+    "private-lost-is-public": Canary("a bookie in doubt takes what it has forgotten to be public", "S3",
+                                     bookie.lost_privacy_is_public),
     "roles-are-not-checked": Canary("a known principal may ask everything", "S1", security.roles_are_not_checked),
     "disabled-principal-stays": Canary("a principal that is disabled keeps its connections", "S1",
                                        security.disabled_principals_stay),

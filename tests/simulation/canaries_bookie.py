@@ -147,6 +147,10 @@ def private_is_not_journaled() -> list[Patch]:
     return [mark_private]
 
 
+def lost_privacy_is_public() -> list[Patch]:
+    return [Patch(LedgerTable, "privacy_is_lost", lambda _self, _ledger: False)]
+
+
 def fence_after_lookup() -> list[Patch]:
     @patch(Lookups, "_fence")
     def fence(original: Any, self: Any, request: Any) -> Any:

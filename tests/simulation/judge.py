@@ -103,6 +103,8 @@ class Judge:
         for share in shares(ledger):
             if share.bookie_id in lost:
                 copies.update(share.entry_ids)
+                if ledger.private:  # whatever it has lost, it gives nothing away
+                    await self._expect_refusal(client, ledger, share.bookie_id, _read_of(ledger, share, b""))
             else:
                 copies.update(await self._copies(client, ledger, share))
         for entry_id in range(end + 1):
@@ -120,12 +122,9 @@ class Judge:
     async def _copies(self, client: Client, ledger: LedgerHistory, share: Share) -> list[int]:
         held: list[int] = []
         key = derive_secrets(ledger.password, ledger.ledger_id).ledger_key if ledger.private else b""
-        at, last = share.entry_ids[0], share.entry_ids[-1]
-        while at <= last:
-            request = Read(
-                ledger.ledger_id, key, ReadFlag.NONE, 0, at, last, share.modulus, share.residues, COPIES_MAX,
-                COPY_BYTES_MAX,
-            )  # fmt: skip
+        at = share.entry_ids[0]
+        while at <= share.entry_ids[-1]:
+            request = _read_of(ledger, share, key, first=at)
             answer = await self._ask(client, ledger, share.bookie_id, request)
             if ledger.private and answer.entries:
                 await self._expect_refusal(client, ledger, share.bookie_id, replace(request, ledger_key=b""))
@@ -158,3 +157,11 @@ class Judge:
             assert isinstance(answer, ReadAnswer)
             return answer
         raise Violation("I8", f"bookie {bookie_id} does not answer")
+
+
+def _read_of(ledger: LedgerHistory, share: Share, key: bytes, first: int | None = None) -> Read:
+    """A request for what a bookie should hold, from ``first`` on."""
+    return Read(
+        ledger.ledger_id, key, ReadFlag.NONE, 0, share.entry_ids[0] if first is None else first, share.entry_ids[-1],
+        share.modulus, share.residues, COPIES_MAX, COPY_BYTES_MAX,
+    )  # fmt: skip
