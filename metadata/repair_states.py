@@ -34,6 +34,9 @@ DOCUMENT: Final = "repair/bookies"
 
 FORMAT: Final = 1
 
+_BYTES_MAX: Final = 512 * 1024
+"""What the store takes as a document."""
+
 REASON_CHARACTERS_MAX: Final = 200
 """Longest reason of a condition: one line on a terminal."""
 
@@ -120,11 +123,17 @@ class RepairStates:
 
 
 def encode_states(states: RepairStates) -> bytes:
-    """The stored form (:mod:`octavo.metadata.encoding`)."""
+    """The stored form (:mod:`octavo.metadata.encoding`). Where the reasons do not fit into a document, which takes
+    hundreds of holds, it has none: they are for people, and the conditions must be stored (rule A12)."""
+    whole = _encode(states, with_reasons=True)
+    return whole if len(whole) <= _BYTES_MAX else _encode(states, with_reasons=False)
+
+
+def _encode(states: RepairStates, *, with_reasons: bool) -> bytes:
     return encode_object(
         {
             "bookies": {
-                name: [entry.condition.value, entry.since_ms, entry.until_ms, entry.reason]
+                name: [entry.condition.value, entry.since_ms, entry.until_ms, entry.reason if with_reasons else ""]
                 for name, entry in states.bookies.items()
             },
             "paused": states.paused,

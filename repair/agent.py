@@ -32,6 +32,7 @@ from octavo.repair.naming import Naming
 from octavo.repair.pace import Pace
 from octavo.repair.puller import Puller
 from octavo.repair.refill import Refill
+from octavo.repair.running import keep_running
 from octavo.repair.settings import RepairSettings
 from octavo.repair.target import Target
 
@@ -93,14 +94,16 @@ class Agent:
         return self._refill.waits_because
 
     async def run(self) -> None:
-        """Work until cancelled. A failure of one part ends all of them and is raised; the caller may begin again."""
+        """Work until cancelled. A part that fails begins again, and the others go on meanwhile (rule A12)."""
+        parts = {
+            "target": self._target.run, "doubt": self._refill.work_off_doubt, "damage": self._refill.mend_damage,
+            "auditor": self._auditor.run, "states": self._follow_states, "registrations": self._follow_registrations,
+            "facts": self._publish,
+        }  # fmt: skip
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (
-                    self._target.run(), self._refill.work_off_doubt(), self._refill.mend_damage(),
-                    self._auditor.run(), self._follow_states(), self._follow_registrations(), self._publish(),
-                ):  # fmt: skip
-                    group.create_task(work)
+                for name, part in parts.items():
+                    group.create_task(keep_running(name, part))
         finally:
             await self._naming.close()
             await self._pool.close()

@@ -26,6 +26,7 @@ from octavo.protocol.errors import (
     MetadataConflictError,
     MetadataError,
     MetadataUnavailableError,
+    OctavoError,
 )
 from octavo.protocol.ids import BookieId
 from octavo.repair.bookie_watch import BookieWatch
@@ -84,6 +85,8 @@ class Auditor:
                 log.warning("this bookie is not the auditor any more", reason=error.message)
             except MetadataError as error:
                 log.warning("the auditor cannot understand a document of repair", reason=error.message)
+            except OctavoError as error:
+                log.warning("the auditor has failed", reason=error.message)
             self._show({"repair_auditor": False, **figures(RepairStates(), {})})
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -189,8 +192,10 @@ class Audit:
 
     async def _wake_at_changes(self, watch: Callable[[], Any]) -> None:
         while True:
-            with contextlib.suppress(MetadataError, MetadataUnavailableError):
+            try:
                 async with watch() as changes:
                     async for _ in changes:
                         self._woken.set()
+            except OctavoError as error:
+                log.debug("the auditor watches again", reason=error.message)
             await asyncio.sleep(PAUSE_SECONDS)

@@ -15,13 +15,17 @@ document                       written by          contents
 ``BOOKIE`` is the id in hexadecimal digits: an id may hold ``:``, the name of a document may not. Every document is
 changed by compare-and-set. All but the last are hints: a document that is lost, or written by an auditor that is no
 longer elected, costs work, and harms nothing (rules C1 to C5 are checked against the metadata of the ledger).
+
+No document exceeds the store's limit, however long the names in it are (rule A12): a list of what is blocked ends where
+its share of the bytes is used up.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final, Self
 
-from octavo.metadata.encoding import FieldReader, decode_object, encode_object
+from octavo.metadata.encoding import FieldReader, decode_object, encode_object, value_text
 from octavo.metadata.model import is_bookie_id
 from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
 from octavo.repair.planning import JOBS_MAX, Blocked, BlockedClass, Job, Why
@@ -43,7 +47,14 @@ BLOCKED_MAX: Final = 1000
 CHECKS_MAX: Final = 1000
 """Ledgers that wait for a check at a time."""
 
+LIST_BYTES_MAX: Final = 256 * 1024
+"""Bytes for the items of one list: half of what the store takes as a document. The other half is for the rest of the
+summary, and for the shortest form of every failure of a plan."""
+
 _REASON_CHARACTERS_MAX: Final = 300
+
+_SHORT_REASON_CHARACTERS_MAX: Final = 20
+"""Of a failure that is reported in its shortest form: without the bookies on which it depends."""
 
 
 def work_name(bookie_id: BookieId) -> str:
@@ -170,14 +181,21 @@ def decode_plan(value: bytes, name: str) -> WorkPlan:
 
 
 def encode_report(report: Report) -> bytes:
-    """The stored form. The done jobs are a number in hexadecimal digits with one bit per job."""
+    """The stored form. The done jobs are a number in hexadecimal digits with one bit per job.
+
+    Every failure is in it, since a job that is done and has not failed counts as a success. Failures for which there is
+    no room in full are shortened to their ledger, interval and class.
+    """
+    full = _within(map(_blocked_fields, report.failures), LIST_BYTES_MAX)
+    short = [_blocked_fields(replace(one, bookies=(), reason=one.reason[:_SHORT_REASON_CHARACTERS_MAX]))
+             for one in report.failures[len(full):]]  # fmt: skip
     return encode_object(
         {
             "plan": report.plan,
             "done": f"{sum(1 << at for at in report.done):x}",
             "entries_copied": report.entries_copied,
             "bytes_copied": report.bytes_copied,
-            "failures": [_blocked_fields(blocked) for blocked in report.failures],
+            "failures": full + short,
         },
         format_number=FORMAT,
     )
@@ -203,7 +221,9 @@ def decode_report(value: bytes, name: str) -> Report:
 
 
 def encode_summary(summary: Summary) -> bytes:
-    """The stored form."""
+    """The stored form. Blocked ledgers and figures of bookies for which there is no room are left out; the counts of
+    blocked ledgers are of all."""
+    figures = ([name, [one.ledgers, one.ledgers_at_margin]] for name, one in sorted(summary.bookies.items()))
     return encode_object(
         {
             "round_at_ms": summary.round_at_ms,
@@ -211,13 +231,13 @@ def encode_summary(summary: Summary) -> bytes:
             "queued": summary.queued,
             "copying": summary.copying,
             "blocked_counts": dict(summary.blocked_counts),
-            "bookies": {name: [one.ledgers, one.ledgers_at_margin] for name, one in summary.bookies.items()},
+            "bookies": dict(_within(figures, LIST_BYTES_MAX // 2)),
             "entries_copied": summary.entries_copied,
             "bytes_copied": summary.bytes_copied,
             "bytes_per_second": float(summary.bytes_per_second),
             "ledgers_per_second": float(summary.ledgers_per_second),
             "queued_since_ms": summary.queued_since_ms,
-            "blocked": [_blocked_fields(blocked) for blocked in summary.blocked[:BLOCKED_MAX]],
+            "blocked": _within(map(_blocked_fields, summary.blocked[:BLOCKED_MAX]), LIST_BYTES_MAX),
         },
         format_number=FORMAT,
     )
@@ -257,8 +277,9 @@ def decode_summary(value: bytes) -> Summary:
 
 
 def encode_blocked(blocked: Iterable[Blocked]) -> bytes:
-    """The stored form."""
-    return encode_object({"blocked": [_blocked_fields(one) for one in blocked]}, format_number=FORMAT)
+    """The stored form. What there is no room for is left out."""
+    fields = map(_blocked_fields, islice(blocked, BLOCKED_MAX))
+    return encode_object({"blocked": _within(fields, LIST_BYTES_MAX)}, format_number=FORMAT)
 
 
 def decode_blocked(value: bytes, name: str) -> tuple[Blocked, ...]:
@@ -299,7 +320,7 @@ class AcceptedLoss:
                 "without": list(self.without),
                 "at_ms": self.at_ms,
                 "last_entry_id": self.last_entry_id,
-                "reason": self.reason,
+                "reason": self.reason[:_REASON_CHARACTERS_MAX],
             },
             format_number=FORMAT,
         )
@@ -367,6 +388,17 @@ def _bookie_ids(values: Any) -> list[BookieId]:
 def _decode_job(value: Any) -> Job:
     ledger_id, old, why = value
     return Job(_ledger_id(ledger_id), None if old is None else _bookie_id(old), Why(why))
+
+
+def _within(items: Iterable[list[Any]], bytes_max: int) -> list[list[Any]]:
+    """The first items whose stored forms have at most ``bytes_max`` together."""
+    kept, left = [], bytes_max
+    for item in items:
+        left -= len(value_text(item).encode()) + 1
+        if left < 0:
+            break
+        kept.append(item)
+    return kept
 
 
 def _blocked_fields(blocked: Blocked) -> list[Any]:

@@ -8,7 +8,6 @@ from typing import Final
 
 from octavo.metadata.either import EitherMetadata
 from octavo.metadata.store import MetadataStore, Version
-from octavo.protocol.errors import OctavoError
 
 BATCH_MAX: Final = 256
 """Most changes handed to the store at a time."""
@@ -65,7 +64,7 @@ class Naming:
     async def _write(self, batch: list[_Change]) -> None:
         try:
             versions = await self._store.compare_and_set_ledgers([(change, expected) for change, expected, _ in batch])
-        except OctavoError as error:
+        except Exception as error:  # of any kind: a job that gets no outcome would wait for ever
             for _, _, outcome in batch:
                 if not outcome.done():
                     outcome.set_exception(error)

@@ -19,6 +19,7 @@ from octavo.repair.jobs import Jobs
 from octavo.repair.planning import Blocked, BlockedClass, Job
 from octavo.repair.progress import Progress
 from octavo.repair.puller import LOCAL_FAILURES, Copied
+from octavo.repair.running import keep_running
 from octavo.repair.settings import RepairSettings
 
 log = structlog.get_logger("octavo.repair")
@@ -47,17 +48,21 @@ class Target:
     async def run(self) -> None:
         """Work until cancelled."""
         await self._find_report()
-        reporter = asyncio.ensure_future(self._report_always())
         try:
-            while True:
-                with contextlib.suppress(MetadataError, MetadataUnavailableError):
-                    await self._follow_plan()
-                await asyncio.sleep(STORE_PAUSE_SECONDS)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(keep_running("reports of copies", self._report_always))
+                group.create_task(keep_running("plan of copies", self._follow_plans))
         finally:
-            tasks = [reporter, *self._tasks.values()]
+            tasks = [*self._tasks.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow_plans(self) -> None:
+        while True:
+            with contextlib.suppress(MetadataError, MetadataUnavailableError):
+                await self._follow_plan()
+            await asyncio.sleep(STORE_PAUSE_SECONDS)
 
     async def _find_report(self) -> None:
         while True:

@@ -1,12 +1,18 @@
 """Plans and reports between auditor and targets, pauses after failures (rules A6, A7, A10)."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates, decode_states, encode_states
+from octavo.metadata.store import DOCUMENT_BYTES_MAX
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.backoff import BlockedLedgers
 from octavo.repair.documents import (
+    BLOCKED_MAX,
+    CHECKS_MAX,
     AcceptedLoss,
     BookieFigures,
     Check,
@@ -213,6 +219,52 @@ def test_documents_are_read_as_they_were_written() -> None:
     assert decode_checks(None) == ()
     loss = AcceptedLoss(LedgerId(7), (A, B), 99, None, "disk burnt")
     assert AcceptedLoss.decode(loss.encode(), accepted_name(LedgerId(7))) == loss
+
+
+LONG = [BookieId(f"{number:03}".ljust(128, "x")) for number in range(1500)]
+"""Ids as long as they may be."""
+
+
+def blocked_at_length(ledger_id: int) -> Blocked:
+    """One of an ensemble of six with long names: the rack that held them is lost."""
+    return Blocked(LedgerId(2**62 + ledger_id), 0, 2**62, BlockedClass.NO_TARGET, tuple(LONG[:6]), "\u20ac" * 300)
+
+
+def test_no_document_exceeds_the_limit_of_the_store_and_what_matters_is_in_it() -> None:
+    """Rule A12: hundreds of blocked ledgers and long names must not stop repair."""
+    many = tuple(map(blocked_at_length, range(JOBS_MAX)))
+
+    jobs = tuple(Job(one.ledger_id, LONG[0], Why.DRAINING) for one in many)
+    plan = encode_plan(WorkPlan(2**62, jobs, JOBS_MAX))
+    assert decode_plan(plan, "x").jobs == jobs
+
+    report = encode_report(Report(2**62, frozenset(range(JOBS_MAX)), 2**62, 2**62, many))
+    failures = decode_report(report, "x").failures
+    assert [(one.ledger_id, one.first, one.last, one.kind) for one in failures] == [
+        (one.ledger_id, one.first, one.last, one.kind) for one in many
+    ]
+    assert failures[0].bookies == many[0].bookies
+
+    figures = dict.fromkeys(LONG, BookieFigures(2**40, 2**40))
+    counts = {kind.value: 2**62 for kind in BlockedClass}
+    summary = encode_summary(replace(SUMMARY, bookies=figures, blocked=many, blocked_counts=counts))
+    assert decode_summary(summary).blocked_counts == counts
+    assert 0 < len(decode_summary(summary).blocked) < BLOCKED_MAX
+    assert 0 < len(decode_summary(summary).bookies) < len(LONG)
+
+    of_bookie = encode_blocked(many)
+    assert decode_blocked(of_bookie, "x") == tuple(
+        replace(one, reason=one.reason[:300]) for one in many[: len(decode_blocked(of_bookie, "x"))]
+    )
+
+    checks = encode_checks(Check(one.ledger_id, 2**62, short=False) for one in many[:CHECKS_MAX])
+    loss = AcceptedLoss(LedgerId(7), tuple(LONG[:32]), 99, None, "\u20ac" * 100_000).encode()
+    held = BookieCondition(Condition.HELD, 2**62, 2**62, "\u20ac" * 200)
+    states = encode_states(RepairStates(dict.fromkeys(LONG, held)))
+    assert {entry.until_ms for entry in decode_states(states).bookies.values()} == {2**62}
+
+    sizes = [len(document) for document in (plan, report, summary, of_bookie, checks, loss, states)]
+    assert max(sizes) <= DOCUMENT_BYTES_MAX, sizes
 
 
 def test_names_of_documents_hold_any_bookie_id() -> None:
