@@ -26,6 +26,7 @@ class ClientCounts:
         "adds_acknowledged",
         "adds_failed",
         "adds_pending",
+        "cursor_stores_failed",
         "digest_mismatches",
         "ensemble_changes",
         "entries_read",
@@ -47,6 +48,11 @@ class ClientCounts:
         self.digest_mismatches = 0
         self.recoveries: Counter[str] = Counter({"closed": 0, "failed": 0})
         self.reconnects: Counter[str] = Counter()
+        self.cursor_stores_failed = 0
+
+    def note_cursors_not_stored(self) -> None:
+        """An attempt to store positions of cursors has failed."""
+        self.cursor_stores_failed += 1
 
     def snapshot(self, metadata_seconds: Mapping[str, Histogram]) -> dict[str, Any]:
         """Every metric of ``CLIENT_METRICS`` by name, as :meth:`octavo.Client.metrics` describes."""
@@ -61,6 +67,7 @@ class ClientCounts:
             table.CLIENT_DIGEST_MISMATCHES: self.digest_mismatches,
             table.CLIENT_RECOVERIES: dict(self.recoveries),
             table.CLIENT_RECONNECTS: dict(self.reconnects),
+            table.CLIENT_CURSOR_STORES_FAILED: self.cursor_stores_failed,
             table.CLIENT_METADATA_SECONDS: {op: _as_json(seconds) for op, seconds in metadata_seconds.items()},
         }
         return {metric.name: values[metric] for metrics in CLIENT_METRICS.values() for metric in metrics}

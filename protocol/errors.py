@@ -162,6 +162,11 @@ class TruncatedError(OctavoError):
         """The first position that can be read."""
 
 
+class CursorDeletedError(OctavoError):
+    """The cursor has been deleted, by this client or another one: it holds nothing back any more and is not stored.
+    ``log.cursor(name)`` makes it again, at the beginning of the log."""
+
+
 class PositionMismatchError(OctavoError):
     """The end of the log is not the position that the add expected; the add was not sent. Read the log up to
     :attr:`end`, decide again, and add."""

@@ -8,7 +8,7 @@ The face, :class:`octavo.client.log.log.Log`, is written against :class:`LogLayo
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from octavo.client.log.cursors import CursorState
+from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.document import Retention
 from octavo.client.log.entries import Gap
 from octavo.client.log.status import SegmentStatus

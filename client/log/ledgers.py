@@ -54,6 +54,8 @@ class LedgerAccess:
     read: Callable[[Versioned[LedgerMetadata], LedgerSecrets, LedgerSource], Awaitable[LedgerReader]]
     """A reader of a part of a stream, given as the ledger that it is to bookies; raises as ``Client.open_ledger``."""
     streams: Streams
+    on_cursors_not_stored: Callable[[], object]
+    """Counts an attempt to store positions of cursors that failed."""
 
     async def end_of(self, ledger_id: LedgerId, password: bytes) -> SegmentEnd | None:
         """How the ledger ended; one that is not closed is recovered and closed first. None when it does not exist.

@@ -11,14 +11,16 @@ says so with the position at which the log begins now (rule P7); or it was delet
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Literal
 
 from octavo.client.arguments import check_text, check_time
 from octavo.client.closable import Closable
-from octavo.client.log.cursors import Cursor, CursorKeeper, CursorState, read_cursors
+from octavo.client.log.cursor_document import CursorState, read_cursors
+from octavo.client.log.cursor_keeper import CursorKeeper
+from octavo.client.log.cursors import Cursor
 from octavo.client.log.document import Retention, check_retention
 from octavo.client.log.entries import Gap, LogEntry, LogExtent
 from octavo.client.log.layout import LogLayout
@@ -57,29 +59,24 @@ class Log(Closable):
         self,
         access: LedgerAccess,
         layout: LogLayout,
+        cursors: CursorKeeper,
         *,
         on_writer: Callable[[LogWriter], object],
-        on_close: Callable[["Log"], object],
+        on_close: Callable[["Log"], Awaitable[None]],
         on_writer_closed: Callable[[LogWriter], object],
     ) -> None:
-        """``on_writer`` is told of every writer that this handle makes."""
+        """``cursors`` keeps the log's cursors for all handles of the client. ``on_writer`` is told of every writer that
+        this handle makes. ``on_close`` stores what cursors moved."""
         self._access = access
         self._store = access.store
         self._loop = asyncio.get_running_loop()
         self._layout = layout
-        self._view = view = layout.view
+        self._view = layout.view
         self._on_writer = on_writer
         self._on_writer_closed = on_writer_closed
-        self._own = OwnWriters(view.name)
+        self._own = OwnWriters(layout.view.name)
         self._on_close = on_close
-        self._cursors = CursorKeeper(
-            self._store,
-            view.name,
-            view.log_id,
-            access.clock_ms,
-            access.options.cursor_flush_seconds,
-            uniform=access.uniform,
-        )
+        self._cursors = cursors
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"positions {self.first_position} to {self.end}"
@@ -361,21 +358,25 @@ class Log(Closable):
         return self.first_position
 
     async def cursor(self, name: str) -> Cursor:
-        """A consumer's stored position. A new cursor stands at the beginning of the log. Raises
-        :class:`NoSuchLogError` where the log has been deleted, :class:`InvalidArgumentError`."""
+        """A consumer's stored position, or that to which this client has moved it by now. A new cursor stands at the
+        beginning of the log. Raises :class:`NoSuchLogError` where the log has been deleted,
+        :class:`InvalidArgumentError`."""
         check_cursor_name(name)
         self._view.check_open()
-        state = await self._cursors.open(name, self.first_position)
-        options = self._access.options
         return Cursor(
-            name,
-            state,
+            await self._cursors.open(name, self._beginning),
             self._cursors,
             follow=self.follow,
             end=lambda: self.end,
             refresh=self.refresh,
-            touch_seconds=options.log_cursor_idle_seconds / 4,
+            check_open=self._view.check_open,
+            touch_seconds=self._access.options.log_cursor_idle_seconds / 4,
         )
+
+    async def _beginning(self) -> int:
+        """Where the log begins now."""
+        await self._view.read_metadata()
+        return self.first_position
 
     async def cursors(self) -> dict[str, CursorState]:
         """All cursors of the log as they are stored, by name."""
@@ -490,8 +491,7 @@ class Log(Closable):
         if self._view.closed:
             return
         await self._view.close()
-        self._on_close(self)
-        await self._cursors.close()
+        await self._on_close(self)
 
     # --- entries ------------------------------------------------------------------------------------------------------
 

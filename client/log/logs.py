@@ -7,6 +7,7 @@ from typing import Literal
 from octavo.client.arguments import Protection, check_password, check_text, checked_protection
 from octavo.client.log.chain import ChainLayout
 from octavo.client.log.creation import LogMaker, delete_log
+from octavo.client.log.cursor_keeper import CursorKeeper, CursorKeepers
 from octavo.client.log.document import LogDocument, LogState, Retention, check_retention
 from octavo.client.log.layout import LogLayout
 from octavo.client.log.ledgers import LedgerAccess
@@ -42,6 +43,7 @@ class Logs:
         self._warns_if_unclosed = warns_if_unclosed
         self._handles: dict[Log, None] = {}
         self._writers: dict[LogWriter, None] = {}
+        self._cursors = CursorKeepers(self._keeper_of)
 
     async def create(
         self,
@@ -82,7 +84,10 @@ class Logs:
         """Close writers, then handles. Raises the first failure, once all are closed."""
         failures: list[OctavoError] = []
         writers, handles = list(self._writers), list(self._handles)
-        for closings in ([one.close_with_client for one in writers], [one.close for one in handles]):
+        for closings in (
+            [one.close_with_client for one in writers],
+            [self._cursors.flush_left, *(one.close for one in handles)],
+        ):
             results = await asyncio.gather(*(close() for close in closings), return_exceptions=True)
             # Those whose entries lack copies that they require: the next leader's takeover records what is missing.
             await asyncio.gather(*(one.abandon() for one in writers if not one.closed))
@@ -91,6 +96,7 @@ class Logs:
                     failures.append(result)
                 elif isinstance(result, BaseException):
                     raise result
+        await self._cursors.stop()
         if failures:
             raise failures[0]
 
@@ -98,14 +104,31 @@ class Logs:
         log = Log(
             self._access,
             await self._layout_of(document, password),
+            self._cursors.join(document.name, document.log_id),
             on_writer=self._note_writer,
-            on_close=lambda handle: self._handles.pop(handle, None),
+            on_close=self._handle_closed,
             on_writer_closed=lambda writer: self._writers.pop(writer, None),
         )
         self._handles[log] = None
         await log.start()
         log._warns_if_unclosed = self._warns_if_unclosed()
         return log
+
+    async def _handle_closed(self, log: Log) -> None:
+        self._handles.pop(log, None)
+        await self._cursors.leave(log.log_id)
+
+    def _keeper_of(self, name: str, log_id: str) -> CursorKeeper:
+        access = self._access
+        return CursorKeeper(
+            access.store,
+            name,
+            log_id,
+            access.clock_ms,
+            access.options.cursor_flush_seconds,
+            uniform=access.uniform,
+            on_failure=access.on_cursors_not_stored,
+        )
 
     def _note_writer(self, writer: LogWriter) -> None:
         writer._warns_if_unclosed = self._warns_if_unclosed()

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from octavo.client.log.cursors import CursorState
+from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.document import LogDocument, Retention
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums

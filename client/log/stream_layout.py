@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from octavo.client.log.cursors import CursorState
+from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.document import Retention
 from octavo.client.log.entries import Gap
 from octavo.client.log.layout import LayoutStatus

@@ -60,6 +60,7 @@ RAISED_BY_CLIENTS_ONLY = {
     "TruncatedError",
     "PositionMismatchError",
     "NotLeaderError",
+    "CursorDeletedError",
     "LogDamagedError",
     "LogSealedError",
 }

@@ -8,12 +8,13 @@ from octavo.client.log import housekeeping, retention
 from octavo.client.log.adds import AddFront
 from octavo.client.log.chain_view import ChainView, Place
 from octavo.client.log.changes import AppendSegment, MarkDeleted, Truncate, Write, _lies_below
-from octavo.client.log.cursors import CursorKeeper, CursorState, read_cursors
+from octavo.client.log.cursor_document import CursorState, read_cursors, read_cursors_document
+from octavo.client.log.cursor_keeper import CursorKeeper
 from octavo.client.log.document import Dropped, LogDocument, SegmentEnd
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
-from octavo.client.log.update import read_log
+from octavo.client.log.update import read_document, read_log
 from octavo.client.log.writer import LogWriter
 from octavo.protocol.errors import NoSuchLedgerError
 from simulation.patches import Patch, patch
@@ -129,17 +130,18 @@ def retention_drops_below_its_size() -> list[Patch]:
 
 
 def cursor_goes_back() -> list[Patch]:
-    @patch(CursorKeeper, "_update")
-    async def update(original: Any, self: Any, moved: Mapping[str, CursorState], *, create_only: bool) -> Any:
-        if create_only:
-            return await original(self, moved, create_only=True)
-        async with self._turns:
-            while True:
-                cursors, version = await self._read()
-                if await self._write({**cursors, **moved}, version):
-                    return cursors
+    @patch(CursorKeeper, "_stored")
+    async def stored(_original: Any, self: Any, moved: Mapping[str, CursorState]) -> Any:
+        while True:
+            known = await read_cursors_document(self._store, self._log_id)
+            if known is None:
+                await read_document(self._store, self._log_name, log_id=self._log_id)
+                return {}
+            merged = {**known.value.cursors, **moved}
+            if await self._put(known.value.with_cursors(merged), known.version):
+                return merged
 
-    return [update]
+    return [stored]
 
 
 def orphans_are_forgotten() -> list[Patch]:

@@ -5,7 +5,7 @@ it is about.
 import itertools
 from collections.abc import Callable
 
-from octavo.client.log.cursors import decode_cursors
+from octavo.client.log.cursor_document import decode_cursors
 from octavo.client.log.document import LogDocument, LogState, decode_page
 from octavo.client.log.names import name_of_document
 from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log
@@ -76,7 +76,7 @@ class LogHistories:
         elif key.startswith(CURSORS):
             log = self.all.get(key.removeprefix(CURSORS))
             if log is not None and not log.deleted:
-                stored = {} if value is None else decode_cursors(value, key)
+                stored = {} if value is None else decode_cursors(value, key).cursors
                 log.cursors_changed({name: cursor.position for name, cursor in stored.items()})
         elif key.startswith(LISTS):
             self._log_changed(key, value)

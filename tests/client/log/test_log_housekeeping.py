@@ -69,6 +69,7 @@ async def made(name: str, segments: int) -> tuple[MetadataStore, LedgerAccess, H
         open=no_ledger,  # type: ignore[arg-type]
         read=no_ledger,  # type: ignore[arg-type]
         streams=None,  # type: ignore[arg-type]
+        on_cursors_not_stored=lambda: None,
     )
     await store.create_document(list_document("orders"), empty_log().encode())
     known = await read_log(store, "orders")

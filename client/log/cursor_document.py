@@ -1,0 +1,94 @@
+"""What the metadata store holds of the cursors of a log: all of them in one document. Pure, but for reading it.
+
+Beside the cursors it has the *floor*: the highest position below which retention has let entries go with regard to
+cursors (rule P8). It is in the same document so that of a cursor that is stored and a retention that passes it one
+comes first, and the other sees it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
+
+from octavo.client.log.names import cursors_document
+from octavo.metadata.encoding import FieldReader, decode_object, encode_object
+from octavo.metadata.store import MetadataStore, Versioned
+from octavo.protocol.entries import EPOCH
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CursorState:
+    """A cursor as it is stored."""
+
+    position: int
+    """The first position that the consumer has not handled."""
+    touched_at_ms: int
+    """When the consumer was last heard of, in milliseconds since 1970."""
+
+    @property
+    def touched_at(self) -> datetime:
+        """When the consumer was last heard of."""
+        return EPOCH + timedelta(milliseconds=self.touched_at_ms)
+
+    def raised_to(self, other: "CursorState") -> "CursorState":
+        """What stands there once both were asked for: neither number ever falls (rule P11)."""
+        return CursorState(max(self.position, other.position), max(self.touched_at_ms, other.touched_at_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class CursorsDocument:
+    """See the module."""
+
+    cursors: Mapping[str, CursorState] = field(default_factory=dict)
+    """By name."""
+    floor: int = 0
+    """A cursor that is made stands at it or above. Never falls."""
+    unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Fields of a newer version, kept as they are."""
+
+    def with_cursors(self, cursors: Mapping[str, CursorState]) -> Self:
+        """The same with other cursors."""
+        return replace(self, cursors=cursors)
+
+    def with_floor(self, floor: int) -> Self:
+        """The same, in which retention goes up to ``floor``."""
+        return replace(self, floor=max(self.floor, floor))
+
+
+def encode_cursors(document: CursorsDocument) -> bytes:
+    """The stored form (:mod:`octavo.metadata.encoding`)."""
+    cursors = {name: [cursor.position, cursor.touched_at_ms] for name, cursor in document.cursors.items()}
+    fields: dict[str, Any] = {**document.unknown, "cursors": cursors}
+    if document.floor:
+        fields["floor"] = document.floor  # versions that do not know it ignore it
+    return encode_object(fields, format_number=FORMAT)
+
+
+def decode_cursors(value: bytes, what: str) -> CursorsDocument:
+    """The document from its stored form. Raises :class:`MetadataError`."""
+    reader = FieldReader(decode_object(value, what=what, format_max=FORMAT), what)
+    cursors: dict[str, CursorState] = {}
+    for name, numbers in reader.get("cursors", dict).items():
+        if not (isinstance(numbers, list) and len(numbers) == 2 and all(type(n) is int and n >= 0 for n in numbers)):
+            raise reader.damaged(f"cursor {name} is not two numbers")
+        cursors[name] = CursorState(*numbers)
+    floor = reader.added_later("floor", int, 0)
+    if floor < 0:
+        raise reader.damaged("its floor is below 0")
+    return CursorsDocument(cursors, floor, reader.unknown_fields())
+
+
+async def read_cursors_document(store: MetadataStore, log_id: str) -> Versioned[CursorsDocument] | None:
+    """The document as it stands now; None when the log never had a cursor, or has been deleted."""
+    found = await store.read_document(cursors_document(log_id))
+    if found is None:
+        return None
+    return Versioned(decode_cursors(found.value, f"cursors of log {log_id}"), found.version)
+
+
+async def read_cursors(store: MetadataStore, log_id: str) -> dict[str, CursorState]:
+    """All cursors of the log, by name."""
+    found = await read_cursors_document(store, log_id)
+    return {} if found is None else dict(found.value.cursors)
