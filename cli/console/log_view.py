@@ -9,7 +9,7 @@ from octavo.cli.log.show import (
     segments_as_json,
     status_as_json,
 )
-from octavo.client.log.cursor_document import read_cursors
+from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.document import LogDocument
 from octavo.client.log.names import lock_name
 from octavo.client.log.status import segments_of

@@ -7,7 +7,8 @@ from octavo.client.log.candidate import Candidate
 from octavo.client.log.chain_lead import ChainLead
 from octavo.client.log.chain_view import ChainView
 from octavo.client.log.changes import GiveUp, NoteEnds, SetRetention
-from octavo.client.log.cursor_document import CursorState, read_cursors
+from octavo.client.log.cursor_document import CursorState
+from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.document import LogDocument, Retention, Segment
 from octavo.client.log.entries import Gap
 from octavo.client.log.holding import held_by

@@ -1,4 +1,4 @@
-"""What the metadata store holds of the cursors of a log: all of them in one document. Pure, but for reading it.
+"""What the metadata store holds of the cursors of a log: all of them in one document. Pure.
 
 Beside the cursors it has the *floor*: the highest position below which retention has let entries go with regard to
 cursors (rule P8). It is in the same document so that of a cursor that is stored and a retention that passes it one
@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
-from octavo.client.log.names import cursors_document
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
-from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import EPOCH
 
 FORMAT: Final = 1
@@ -78,17 +76,3 @@ def decode_cursors(value: bytes, what: str) -> CursorsDocument:
     if floor < 0:
         raise reader.damaged("its floor is below 0")
     return CursorsDocument(cursors, floor, reader.unknown_fields())
-
-
-async def read_cursors_document(store: MetadataStore, log_id: str) -> Versioned[CursorsDocument] | None:
-    """The document as it stands now; None when the log never had a cursor, or has been deleted."""
-    found = await store.read_document(cursors_document(log_id))
-    if found is None:
-        return None
-    return Versioned(decode_cursors(found.value, f"cursors of log {log_id}"), found.version)
-
-
-async def read_cursors(store: MetadataStore, log_id: str) -> dict[str, CursorState]:
-    """All cursors of the log, by name."""
-    found = await read_cursors_document(store, log_id)
-    return {} if found is None else dict(found.value.cursors)

@@ -11,12 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from octavo.client.log.cursor_document import (
-    CursorsDocument,
-    CursorState,
-    encode_cursors,
-    read_cursors_document,
-)
+from octavo.client.log.cursor_document import CursorsDocument, CursorState, encode_cursors
+from octavo.client.log.cursor_reading import read_cursors_document
 from octavo.client.log.cursor_states import CursorCell
 from octavo.client.log.names import cursors_document
 from octavo.client.log.update import read_document

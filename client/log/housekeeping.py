@@ -18,7 +18,8 @@ from octavo.client.log.bounds import (
     segments_to_fold,
 )
 from octavo.client.log.changes import DropPage, FoldPage, ForgetDropped, MarkDeleted, MergePages, Truncate
-from octavo.client.log.cursor_document import CursorState, read_cursors
+from octavo.client.log.cursor_document import CursorState
+from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.document import (
     LogDocument,
     PageReference,

@@ -18,8 +18,9 @@ from typing import Literal
 
 from octavo.client.arguments import check_text, check_time
 from octavo.client.closable import Closable
-from octavo.client.log.cursor_document import CursorState, read_cursors
+from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.cursor_keeper import CursorKeeper
+from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.cursors import Cursor
 from octavo.client.log.document import Retention, check_retention
 from octavo.client.log.entries import Gap, LogEntry, LogExtent

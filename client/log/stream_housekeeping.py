@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
-from octavo.client.log.cursor_document import CursorState, read_cursors
+from octavo.client.log.cursor_document import CursorState
+from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.document import NO_RETENTION
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import cursors_document, list_document

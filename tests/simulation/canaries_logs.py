@@ -8,8 +8,9 @@ from octavo.client.log import housekeeping, retention
 from octavo.client.log.adds import AddFront
 from octavo.client.log.chain_view import ChainView, Place
 from octavo.client.log.changes import AppendSegment, MarkDeleted, Truncate, Write, _lies_below
-from octavo.client.log.cursor_document import CursorState, read_cursors, read_cursors_document
+from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.cursor_keeper import CursorKeeper
+from octavo.client.log.cursor_reading import read_cursors, read_cursors_document
 from octavo.client.log.document import Dropped, LogDocument, SegmentEnd
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import LeaderSteps

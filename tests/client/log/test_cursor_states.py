@@ -1,4 +1,5 @@
-"""What a client knows of one cursor: every sequence of inputs keeps what was asked for, and takes nothing back."""
+"""What a client knows of one cursor: every sequence of inputs keeps what was asked for, and takes nothing back (rule
+P11)."""
 
 from itertools import product
 

@@ -1,4 +1,5 @@
-"""Hundreds of consumers: their positions cost few writes, and consumers in many processes all get theirs stored."""
+"""Hundreds of consumers: their positions cost few writes, and consumers in many processes all get theirs stored, also
+when the store fails for a while (rule P14)."""
 
 import asyncio
 import random
@@ -6,8 +7,9 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from octavo.client.log.cursor_document import CursorsDocument, CursorState, encode_cursors, read_cursors
+from octavo.client.log.cursor_document import CursorsDocument, CursorState, encode_cursors
 from octavo.client.log.cursor_keeper import CursorKeeper
+from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.cursor_states import CursorCell
 from octavo.client.log.names import cursors_document, list_document
 from octavo.metadata.memory import MemoryServer, open_memory_store
