@@ -1,5 +1,5 @@
 """Hundreds of consumers: their positions cost few writes, and consumers in many processes all get theirs stored, also
-when the store fails for a while (rule P14)."""
+when the store fails for a while (rule P15)."""
 
 import asyncio
 import random
