@@ -5,6 +5,10 @@ changes afterwards, however often the add is sent again after a failure (rule P5
 acknowledged for that reason. An add that waits for room has no position yet and is withdrawn when its caller is
 cancelled or times out: it did not happen.
 
+What decides is the add's future, in the step that looks: while it is open the add is let in and sent; once it is done,
+whatever made it so, nothing of the add is let in any more (rule P16). So a time-out or a cancellation and the answer
+that makes room, or ends the hold, may fall into one turn of the loop in any order.
+
 ::
 
     add -> [queue] -> the turn's adds -> runs, sent or to be sent again -> acknowledged
@@ -18,6 +22,7 @@ Per entry this costs one future and two list appends; everything else is per tur
 
 import asyncio
 import copy
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -53,11 +58,12 @@ class Run:
 
 
 class _Waiting:
-    """Payloads that wait for room; those before ``at`` have found it. ``future`` is that of the last one."""
+    """Payloads that wait for room; those before ``at`` have found it. ``future`` is that of the last one. Without
+    payloads: a flush, which waits for what is before it in the queue, and then for its acknowledgement."""
 
     __slots__ = ("at", "expected", "future", "payloads")
 
-    def __init__(self, payloads: Sequence[bytes], future: asyncio.Future[int], expected: int | None) -> None:
+    def __init__(self, payloads: Sequence[bytes], future: asyncio.Future[Any], expected: int | None) -> None:
         self.payloads = payloads
         self.future = future
         self.expected = expected
@@ -114,7 +120,7 @@ class AddFront(AddWindow):
         """Append an entry; its position, once it and all before it are acknowledged. Waits for room in the window, and
         while the writer heals.
 
-        Cancelling withdraws an add that was not sent yet; one that was sent is added all the same. With
+        Cancelling withdraws an add that waits for room or for the writer; any other is added all the same. With
         ``expected_position`` the add is refused, before it is sent, unless it would get that position (rule P12).
 
         Raises :class:`PositionMismatchError`, :class:`EntryTooLargeError`, :class:`InvalidArgumentError`,
@@ -182,45 +188,56 @@ class AddFront(AddWindow):
         return range(last + 1 - len(checked), last + 1)
 
     async def flush(self) -> None:
-        """Return once every add made so far is acknowledged, those that wait for room included. Raises the writer's
-        failure."""
+        """Return once every add made so far is acknowledged, those that wait for room included (rule P17). Raises the
+        writer's failure."""
         check_loop(self._loop)
         await self._wait_settled()
         self.check_usable()
 
     async def _wait_settled(self) -> None:
         """Return once every add made so far is acknowledged or refused. Does not raise what adds are refused with."""
-        if self._queue:
-            await asyncio.wait([self._queue[-1].future])
-        stop = self._next_position + len(self._payloads)
-        if self._acknowledged_stop < stop and (self._runs or self._payloads):
-            flushed: asyncio.Future[None] = self._loop.create_future()
-            self._flushes.append((stop, flushed))
-            self._hurry()
-            await asyncio.wait([flushed])
+        settled: asyncio.Future[None] = self._loop.create_future()
+        self._queue.append(_Waiting((), settled, None))
+        self._admit()
+        if not settled.done():
+            await asyncio.wait([settled])
 
     # --- the queue ----------------------------------------------------------------------------------------------------
 
     def _enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[int], expected: int | None) -> None:
         waiting = _Waiting(payloads, future, expected)
         self._bound(future)
-        future.add_done_callback(lambda _future: self._withdraw(waiting))
+        future.add_done_callback(lambda _future: self._gone(waiting))
         self._queue.append(waiting)
         self._skips_queue = False
         self._admit()
 
-    def _withdraw(self, waiting: _Waiting) -> None:
-        """Its caller has gone, or has been answered: what has not found room is not sent."""
-        waiting.payloads = waiting.payloads[: waiting.at]
+    def _gone(self, waiting: _Waiting) -> None:
+        """Its caller has gone, or has been answered. What has not found room is never let in, as :meth:`_admit` knows;
+        it takes no memory, and does not keep out what is behind it."""
+        if waiting.at < len(waiting.payloads):
+            waiting.payloads = waiting.payloads[: waiting.at]
+            if self._queue and self._queue[0] is waiting:
+                self._admit()
 
     def _admit(self) -> None:
-        """Let in from the queue what there is room for, in order."""
+        """Let in from the queue what there is room for, in order, unless its caller has gone (rule P16)."""
         queue = self._queue
-        while queue and not self._held:
+        while queue:
             waiting = queue[0]
-            payloads, at, last = waiting.payloads, waiting.at, len(waiting.payloads) - 1
-            if waiting.expected is not None and payloads and not self._matches(waiting):
+            if waiting.future.done():
                 queue.popleft()
+                continue
+            payloads, at, last = waiting.payloads, waiting.at, len(waiting.payloads) - 1
+            if not payloads:
+                queue.popleft()
+                self._flush_up_to(self._next_position + len(self._payloads), waiting.future)
+                continue
+            if self._held:
+                return
+            if waiting.expected is not None and not self._matches(waiting.expected):
+                queue.popleft()
+                self._refuse_position(waiting)
                 continue
             while at <= last and self._has_room(len(payloads[at])):
                 self._put_into_window(payloads[at], waiting.future if at == last else None)
@@ -231,18 +248,21 @@ class AddFront(AddWindow):
             queue.popleft()
         self._skips_queue = not self._held and self._accepting and self._timeout_seconds is None
 
-    def _matches(self, waiting: _Waiting) -> bool:
+    def _matches(self, expected: int) -> bool:
+        """Whether the next add that is let in gets this position. If so none before it is withdrawn any more."""
+        if expected != self._next_position + len(self._payloads):
+            return False
+        self._promised = True
+        return True
+
+    def _refuse_position(self, waiting: _Waiting) -> None:
+        """It has left the queue."""
         end = self._next_position + len(self._payloads)
-        if waiting.expected == end:
-            self._promised = True
-            return True
-        if not waiting.future.done():
-            waiting.future.set_exception(
-                PositionMismatchError(
-                    f"the add expected position {waiting.expected}, and would have got {end}; it was not sent", end=end
-                )
+        waiting.future.set_exception(
+            PositionMismatchError(
+                f"the add expected position {waiting.expected}, and would have got {end}; it was not sent", end=end
             )
-        return False
+        )
 
     # --- sending and acknowledging ------------------------------------------------------------------------------------
 
@@ -281,6 +301,8 @@ class AddFront(AddWindow):
         for at in gone:
             self._free_entries += 1
             self._free_bytes += len(payloads[at])
+        stops = sorted(self._next_position + at for at in gone)
+        self._flushes = deque((stop - bisect_left(stops, stop), flushed) for stop, flushed in self._flushes)
         self._payloads = [payload for at, payload in enumerate(payloads) if at not in gone]
         self._futures = [future for at, future in enumerate(futures) if at not in gone]
         self._settle_flushes()
@@ -357,10 +379,17 @@ class AddFront(AddWindow):
         if self._queue:
             self._admit()
 
+    def _flush_up_to(self, stop: int, flushed: asyncio.Future[None]) -> None:
+        """Answer once everything below ``stop`` is acknowledged."""
+        self._flushes.append((stop, flushed))
+        self._settle_flushes()
+        if self._flushes:
+            self._hurry()
+
     def _settle_flushes(self) -> None:
-        """Answer the flushes of adds that are all acknowledged, or were withdrawn."""
-        stop, end = self._acknowledged_stop, self._next_position + len(self._payloads)
-        while self._flushes and min(self._flushes[0][0], end) <= stop:
+        """Answer the flushes of adds that are all acknowledged, or were withdrawn or refused."""
+        stop = self._acknowledged_stop if self._runs or self._payloads else self._next_position
+        while self._flushes and self._flushes[0][0] <= stop:
             flushed = self._flushes.popleft()[1]
             if not flushed.done():
                 flushed.set_result(None)
@@ -383,8 +412,10 @@ class AddFront(AddWindow):
         )
         error.doubt = doubt
         future.set_exception(error)
-        if doubt is None:
-            self._withdraw_collected()
+        # From here on nothing more of it is let in. What found room and was not promised a position is withdrawn in
+        # this very step, which may make room for others.
+        self._withdraw_collected()
+        self._admit()
 
     def _doubt_when_late(self, future: asyncio.Future[int]) -> Doubt | None:
         """The doubt about an add that may happen although its caller is told that it is too late; None if it will
@@ -429,10 +460,15 @@ class AddFront(AddWindow):
         for position, future in enumerate(futures, self._next_position):
             if future is not None:
                 _reject(future, error, self._doubt_once_refused(future, position))
-        self._settle_flushes()
+        # No flush waits for what was collected any more.
+        self._flushes = deque((min(stop, self._next_position), flushed) for stop, flushed in self._flushes)
         last = self._next_position + len(futures) - 1
         for waiting in queue:
-            _reject(waiting.future, error, self._doubt_once_refused(waiting.future, last, waiting.at))
+            if waiting.payloads:
+                _reject(waiting.future, error, self._doubt_once_refused(waiting.future, last, waiting.at))
+            elif not waiting.future.done():
+                self._flushes.append((self._next_position, waiting.future))
+        self._settle_flushes()
 
     def _refuse_all(self, error: OctavoError) -> None:
         """The writer adds nothing any more: adds that were sent are in doubt, all others did not happen."""

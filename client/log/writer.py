@@ -123,7 +123,7 @@ class LogWriter(AddFront, Closable):
         """A closing has ended because copies were missing."""
         self._turns = asyncio.Lock()
         """Held while the metadata are being changed by this writer."""
-        self._rolling: asyncio.Task[None] | None = None
+        self._rolling: asyncio.Task[OctavoError | None] | None = None
         self._roll_not_before = 0.0
         self._drained: asyncio.Future[None] | None = None
         self._moved = asyncio.Event()
@@ -305,30 +305,42 @@ class LogWriter(AddFront, Closable):
     # --- rolling ------------------------------------------------------------------------------------------------------
 
     async def roll(self) -> None:
-        """Begin a new segment now, if the active one holds anything; adds go on meanwhile. Raises as :meth:`add` when
-        the writer fails."""
+        """Begin a new segment, if the active one holds anything; adds go on meanwhile. Returns once it has begun, be it
+        by this call or because the writer healed meanwhile (rule P17).
+
+        Raises what kept the segment from beginning (:class:`MetadataUnavailableError`, :class:`NotEnoughBookiesError`,
+        :class:`UnderReplicatedError` of a log that requires all copies): the present one serves on, and the call may be
+        repeated. Else raises as :meth:`add` when the writer fails.
+        """
         check_loop(self._loop)
         self.check_usable()
-        if self._rolling is None:
-            self._begin_roll()
-        rolling = self._rolling
+        segment, rolling = self._active, self._rolling
+        if rolling is None or rolling.done():
+            rolling = self._begin_roll()
         if rolling is not None:
             await asyncio.wait([rolling])
+        await self._wait_healed()
         self.check_usable()
+        if rolling is None or rolling.cancelled() or segment is not self._active:
+            return  # a writer that heals goes on in a new segment
+        if (failure := rolling.result()) is not None:
+            raise copy_error(failure)
 
     def _roll_when_due(self) -> None:
         """Begin a roll, unless one has failed a moment ago."""
         if self._loop.time() >= self._roll_not_before:
             self._begin_roll()
 
-    def _begin_roll(self) -> None:
-        if self._life is Life.WRITING and self._closing is None:
-            rolling = self._loop.create_task(self._roll(), name=f"octavo roll of log {self._name}")
-            self._rolling = rolling
-            rolling.add_done_callback(self._rolled)
+    def _begin_roll(self) -> "asyncio.Task[OctavoError | None] | None":
+        if self._life is not Life.WRITING or self._closing is not None:
+            return None
+        self._rolling = rolling = self._loop.create_task(self._roll(), name=f"octavo roll of log {self._name}")
+        rolling.add_done_callback(self._rolled)
+        return rolling
 
-    def _rolled(self, rolling: asyncio.Task[None]) -> None:
-        self._rolling = None
+    def _rolled(self, rolling: "asyncio.Task[OctavoError | None]") -> None:
+        if self._rolling is rolling:
+            self._rolling = None
         if not rolling.cancelled() and (error := rolling.exception()) is not None:
             self._defect(error)
 
@@ -338,19 +350,25 @@ class LogWriter(AddFront, Closable):
             await asyncio.wait([self._rolling])
         self._drained = None
 
-    async def _roll(self) -> None:
+    async def _roll(self) -> OctavoError | None:
+        """Why there is no new segment, although the present one holds something; None if there is one."""
+        segment = self._active
         try:
             async with self._turns:
-                if not self._unacknowledged and not self._active.writer.length_pushed:
-                    return
+                if segment is not self._active or not segment.writer.is_written:
+                    return None
                 await self._lead.roll(self)
                 self._active_since = self._loop.time()
         except NotLeaderError as error:
             self._end(error)
         except OctavoError as error:
+            if segment.failure is not None:
+                return None  # the writer heals
             # The present segment serves on; a later add over the limit, or the next hour, tries again.
             self._roll_not_before = self._loop.time() + _ROLL_RETRY_SECONDS
             log.warning("log %s: not rolled: %s", self._name, error.message)
+            return error
+        return None
 
     async def change(
         self, *, ensemble_size: int | None = None, write_quorum: int | None = None, ack_quorum: int | None = None
@@ -414,7 +432,7 @@ class LogWriter(AddFront, Closable):
             if left > 0:
                 await asyncio.sleep(left)
                 continue
-            if self._rolling is None and self._active.writer.length_pushed:
+            if self._rolling is None and self._active.writer.is_written:
                 self._begin_roll()
             self._active_since = self._loop.time()
 
@@ -493,6 +511,7 @@ class LogWriter(AddFront, Closable):
         check_loop(self._loop)
         closing = self._closing
         if closing is None:
+            self._stop_accepting()  # in this step: what is added in the same turn would not be waited for
             closing = self._loop.create_task(self._close(), name=f"octavo closing of log {self._name}")
             self._closing = closing
         await asyncio.wait([closing])
@@ -512,15 +531,10 @@ class LogWriter(AddFront, Closable):
         failure: OctavoError | None = None
         short: OctavoError | None = None
         try:
-            self._stop_accepting()
             pending = bool(self._runs or self._payloads or self._queue)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.close_timeout_seconds * DRAIN_SHARE):
                     await self._wait_settled()
-            if pending and self._failure is not None:
-                failure = copy_error(self._failure)
-            elif self._runs or self._payloads or self._queue:
-                failure = _not_leader(self._name, "it was closed before the add was acknowledged")
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._stop_rolling()
@@ -531,6 +545,10 @@ class LogWriter(AddFront, Closable):
                 short = error
             if self._life is not Life.WRITING:
                 short = None  # what it lacks is no longer for this client to copy
+            if pending and self._failure is not None:
+                failure = copy_error(self._failure)
+            elif self._runs or self._payloads or self._queue:
+                failure = _not_leader(self._name, "it was closed before the add was acknowledged")
         finally:
             if short is None:
                 self._end(failure or ClientClosedError(f"log {self._name}: this writer is closed"))

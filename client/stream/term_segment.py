@@ -9,6 +9,7 @@ from typing import Any, Final
 from octavo.client.stream.term_writer import TermWriter
 from octavo.client.write.full_copies_writer import RecordedCopiesWriter, RequiredCopiesWriter
 from octavo.client.write.segment_writer import SegmentWriter
+from octavo.client.write.writer_life import WriterState
 from octavo.metadata.debts import FullCopies
 from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.errors import OctavoError, UnderReplicatedError
@@ -95,16 +96,25 @@ class RequiredTermSegment(RequiredCopiesWriter, TermSegment):
 
     async def roll(self) -> bool:
         """As the base class. Raises :class:`UnderReplicatedError` where nothing that the present fragment holds has all
-        of its copies."""
+        of its copies, or the bookies of the next one did not get those that they need."""
+        if await super().roll():
+            return True
         books = self._books
-        if books is None or self._renewing is not None or not self._holds_acknowledged:
-            return False
+        if books is not None and self._holds_acknowledged and self._life.state is WriterState.OPEN:
+            raise UnderReplicatedError(
+                f"stream {self.id}: no fragment has begun, because the bookies that were to have it could not be given "
+                f"the copies that it requires; the writer goes on in the present one. {books.describe_short()}"
+            )
+        return False
+
+    def _check_roll(self) -> None:
+        books = self._books
+        assert books is not None, "the present fragment holds something"
         if books.pipeline.first_not_full <= self.stream.last_fragment.first_entry_id:
             raise UnderReplicatedError(
                 f"stream {self.id}: no fragment begins behind entries that do not have all copies that it requires: "
                 f"{books.describe_short()}"
             )
-        return await super().roll()
 
     async def _wait_for_copies(self) -> OctavoError | None:
         patience = max(self._options.full_copies_patience_seconds, self._options.resend_delay_seconds)

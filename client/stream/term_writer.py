@@ -120,14 +120,30 @@ class TermWriter(LedgerWriter):
 
     async def roll(self) -> bool:
         """Begin a new fragment behind what is acknowledged, on other bookies if there are any (rule U6); whether there
-        is one: not where the present one holds nothing. Adds go on meanwhile, and wait for one change of the metadata.
+        is one: not where the present one holds nothing, nor when the writer fails. Adds go on meanwhile, and wait for
+        one change of the metadata. Waits until something of the present fragment is acknowledged, and for a renewal
+        that is under way: the next term begins with a fragment.
 
         Raises what the metadata store raises before anything is changed: then the present fragment serves on.
         """
+        term = self._term
+        while True:
+            if self._renewing is not None:
+                await asyncio.wait([self._renewing])
+            elif self._holds_acknowledged or not self._pipeline.pending:
+                break
+            else:
+                await self._wait_acknowledged()
+        if self._term != term:
+            return True
         path = self._write_path
-        if path is None or self._renewing is not None or not self._holds_acknowledged:
+        if path is None or not self._holds_acknowledged:
             return False
+        self._check_roll()
         return await path.replication.roll(self._next_bookies)
+
+    def _check_roll(self) -> None:
+        """Raise why no fragment can begin behind the present one."""
 
     @property
     def _holds_acknowledged(self) -> bool:

@@ -426,11 +426,13 @@ class Replication:
 
     async def roll(self, place: Callable[[], Awaitable[Sequence[BookieId]]]) -> bool:
         """Begin a new fragment at LAC + 1 on the bookies that ``place`` gives (rule U6); whether there is one. Where
-        all copies are required it begins at LAFR + 1, and bookies that are new get copies first (rule G3). What
-        ``place`` raises is raised, and the present fragment serves on. Any other failure is the writer's. Once the
-        change has begun, it ends with the writer and not with the caller."""
+        all copies are required it begins at LAFR + 1, and new bookies get copies first (rule G3). Raises what ``place``
+        raises; any other failure is the writer's. A change that has begun ends with the writer, not with the caller."""
         await self.wait_change_settled()
-        if self._stopped or not self._changes.begin_roll():
+        while not self._stopped and not self._changes.begin_roll():
+            await asyncio.sleep(0)  # a change that was decided in this turn begins in the next one
+            await self.wait_change_settled()
+        if self._stopped:
             return False
         self._change_settled = settled = self._loop.create_future()
         try:
@@ -489,9 +491,7 @@ class Replication:
             finally:
                 self._asked_metadata_at = None
             tried = await asyncio.gather(*map(self._can_be_reached, found.values()))
-            reached |= {
-                position: bookie_id for (position, bookie_id), ok in zip(found.items(), tried, strict=True) if ok
-            }
+            reached |= {at: bookie_id for (at, bookie_id), ok in zip(found.items(), tried, strict=True) if ok}
             too_old |= {one for one in found.values() if self._term and lacks_terms(self._pool.get(one))}
             missing = [position for position in missing if position in found and position not in reached]
         return reached

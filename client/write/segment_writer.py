@@ -40,6 +40,11 @@ class SegmentWriter(LedgerWriter):
         return 0 if path is None else path.replication.pipeline.length_pushed
 
     @property
+    def is_written(self) -> bool:
+        """Whether anything was handed to this segment; always of a term of a stream."""
+        return self._pipeline.next_entry_id > 0
+
+    @property
     def sealed_at_ms(self) -> int:
         """The time of the last sealing, in milliseconds since 1970."""
         return self._sealed_at_ms

@@ -1,5 +1,6 @@
 """Canaries in logs: taking over, rolling, healing, truncating, cursors, deletion."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -178,6 +179,29 @@ def outcome_too_early() -> list[Patch]:
 
 def position_unchecked() -> list[Patch]:
     return [Patch(AddFront, "_matches", lambda _self, _waiting: True)]
+
+
+def withdrawn_adds_are_sent() -> list[Patch]:
+    @patch(AddFront, "_admit")
+    def admit(original: Any, self: Any) -> None:
+        for waiting in self._queue:
+            if waiting.at < len(waiting.payloads) and waiting.future.done():
+                waiting.future = self._loop.create_future()  # its callback, one turn later, withdraws the add
+        original(self)
+
+    return [admit]
+
+
+def flush_waits_for_last() -> list[Patch]:
+    @patch(AddFront, "_wait_settled")
+    async def wait_settled(_original: Any, self: Any) -> None:
+        if self._queue:
+            await asyncio.wait([self._queue[-1].future])
+        flushed = self._loop.create_future()
+        self._flush_up_to(self._next_position + len(self._payloads), flushed)
+        await asyncio.wait([flushed])
+
+    return [wait_settled]
 
 
 def time_falls() -> list[Patch]:

@@ -97,7 +97,7 @@ class JudgeOfLogs:
                 added = await self._again(host, history, partial(log.added, error))
                 if not one.many_added(indexes, error, added) and not history.forgets(one.term):
                     raise Violation("P6", f"{one} adds {indexes}: nothing is known of them when its term is over")
-        if self.world.plan.hardships.impatience:
+        if self.world.plan.hardships.impatience and not self.world.plan.judge_hindered:
             writer = await self._check_patience(host, log, history, writer, leader)
         await writer.close()
         await self._again(host, history, lambda: self._read_all(log, history))

@@ -2,7 +2,7 @@
 tells them to.
 
 What they are told is checked from outside: an entry whose error says that it did not happen never appears (rules P6 and
-P14), and when a flush has returned every add that was made before it has its answer (rule P15).
+P16), and when a flush has returned every add that was made before it has its answer (rule P17).
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class Impatience:
         left = [index for index in before if self._leader.adds[index].fate is Fate.PENDING]
         self._world.trace.count("log: flushed")
         if left:
-            raise Violation("P15", f"{self._leader} was flushed, and its adds {left} are still under way")
+            raise Violation("P17", f"{self._leader} was flushed, and its adds {left} are still under way")
 
     def _filling(self) -> bytes:
         return self._rng.randbytes(self._rng.randrange(self._world.plan.entry_bytes_max + 1))
@@ -130,7 +130,7 @@ class Impatience:
 
     async def check_patience(self) -> None:
         """Every bookie is well: flushing waits for adds that wait for room, also behind one that was cancelled, and
-        closing fails none of them (rule P15). Closes the writer."""
+        closing fails none of them (rule P17). Closes the writer."""
         for end in (self._writer.flush, self._writer.close):
             adding = [asyncio.ensure_future(self._add_one()) for _ in range(3 * self._writer_window + 2)]
             await asyncio.sleep(0)
@@ -144,7 +144,7 @@ class Impatience:
                 results = await asyncio.gather(*adding, return_exceptions=True)
             for error in results[:-1]:
                 if isinstance(error, BaseException):
-                    raise Violation("P15", f"{self._leader} after {end.__name__}(): an add ended with {error!r}")
+                    raise Violation("P17", f"{self._leader} after {end.__name__}(): an add ended with {error!r}")
         self._world.trace.count("log: patience checked")
 
     @property

@@ -144,6 +144,8 @@ REPAIR = {
 HARDSHIPS = {
     "candidate-ignores-its-lease": ("absences", "quick", 1, "log_streams=0"),
     "kept-metadata-are-believed": ("keepsakes", "small", 24, "log_streams=1"),
+    "withdrawn-add-is-sent": ("impatience", "small", 4, "log_streams=0"),
+    "flush-waits-for-last": ("impatience", "small", 3, "log_streams=1"),
 }
 """Canary that needs a hardship -> the hardship, a size, the first seed to try, and a layout of logs."""
 

@@ -330,3 +330,91 @@ async def test_add_many_over_the_window() -> None:
         await turn()
         front.acknowledge(stop)
     assert await many == range(5)
+
+
+async def test_flush_waits_for_earlier_adds_when_the_last_one_is_cancelled() -> None:
+    front = Front(window_entries=1)
+    adds = adding(front, b"a", b"b", b"c")
+    await turn()
+    flushing = asyncio.ensure_future(front.flush())
+    await turn()
+    adds[2].cancel()
+    front.acknowledge(1)
+    await front.has_sent(b"a", b"b")
+    await turn()
+    assert not flushing.done(), "b is not acknowledged"
+    front.acknowledge(2)
+    await flushing
+    assert [await adds[0], await adds[1]] == [0, 1]
+
+
+async def test_flush_waits_for_earlier_adds_when_the_last_one_is_refused() -> None:
+    front = Front(window_entries=1)
+    adds = adding(front, b"a", b"b")
+    mismatch = asyncio.ensure_future(front.add(b"c", expected_position=7))
+    await turn()
+    flushing = asyncio.ensure_future(front.flush())
+    front.acknowledge(1)
+    await front.has_sent(b"a", b"b")
+    front.hold()
+    await turn()
+    assert not flushing.done(), "b is not acknowledged"
+    front.release()
+    front.acknowledge(2)
+    await flushing
+    with pytest.raises(PositionMismatchError):
+        await mismatch
+    assert [await one for one in adds] == [0, 1]
+
+
+async def test_flush_waits_for_earlier_adds_when_the_last_one_times_out() -> None:
+    front = Front(window_entries=1, log_add_timeout_seconds=0.02)
+    front.hold()
+    first = asyncio.ensure_future(front.add_many([b"a", b"b"]))
+    await turn()
+    front.release()
+    await front.has_sent(b"a")
+    (last,) = adding(front, b"c")
+    flushing = asyncio.ensure_future(front.flush())
+    with pytest.raises(OctavoTimeoutError):
+        await last
+    with pytest.raises(OctavoTimeoutError):
+        await first
+    await turn()
+    assert not flushing.done(), "the beginning of the first is in doubt, and may be acknowledged yet"
+    front.acknowledge(1)
+    await flushing
+
+
+async def test_flush_does_not_wait_for_adds_that_were_made_after_it() -> None:
+    """Not even where those before it were withdrawn, so that the later ones get their positions."""
+    front = Front(log_add_timeout_seconds=None)
+    gone, kept = adding(front, b"a", b"b")
+    await asyncio.sleep(0)
+    front.hold()
+    flushing = asyncio.ensure_future(front.flush())
+    await turn()
+    gone.cancel()
+    await turn()
+    front.release()
+    await front.has_sent(b"b")
+    (later,) = adding(front, b"c")
+    await turn()
+    front.acknowledge(1)
+    await flushing
+    assert await kept == 0
+    assert not later.done()
+    later.cancel()
+
+
+async def test_a_flush_of_adds_that_are_all_withdrawn_ends_although_the_writer_is_held() -> None:
+    front = Front()
+    front.hold()
+    adds = adding(front, b"a", b"b")
+    await turn()
+    flushing = asyncio.ensure_future(front.flush())
+    await turn()
+    assert not flushing.done()
+    for add in adds:
+        add.cancel()
+    await flushing

@@ -1,4 +1,4 @@
-"""What a log promises, whatever its layout and wherever its metadata are (rules P1 to P14)."""
+"""What a log promises, whatever its layout and wherever its metadata are (rules P1 to P17)."""
 
 import asyncio
 import itertools
