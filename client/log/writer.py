@@ -9,22 +9,12 @@ depends on the layout of the log; that part is its *lead* (:mod:`octavo.client.l
   The recovered end tells which adds in doubt happened; the others are sent again, in order, at the positions they had.
 * It is *lost*: another client has taken the log over, or the lock's lease ended. Nothing is added any more.
 
-One change of the metadata is made at a time: rolling, healing and retention take turns.
-
-=========  =========================  ================================  ===========================
-life       adds                       the segment fails                 next
-=========  =========================  ================================  ===========================
-WRITING    sent                       HEALING                           HEALING, LOST, ENDED
-HEALING    wait                       (has failed)                      WRITING, LOST, ENDED
-LOST       refused; those sent may    all that was sent is in doubt     ENDED
-           still be acknowledged
-ENDED      refused                    ignored                           -
-=========  =========================  ================================  ===========================
+One change of the metadata is made at a time: rolling, healing and retention take turns. :mod:`octavo.client.log.life`
+tells what a writer does in each state of its life.
 """
 
 import asyncio
 import contextlib
-import enum
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -34,6 +24,7 @@ from octavo.client.log.active import ActiveSegment
 from octavo.client.log.adds import AddFront, Run, copy_error
 from octavo.client.log.lead import LogLead
 from octavo.client.log.ledgers import LedgerAccess, used_before
+from octavo.client.log.life import NEXT, Life
 from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.view import Reach
 from octavo.client.same_loop import check_loop
@@ -67,26 +58,8 @@ _FINAL: Final = (
 _HEAL_SECONDS_MAX: Final = 5.0
 """Longest pause between attempts to heal: what callers wait at most once the cluster is well again."""
 
-
 _ROLL_RETRY_SECONDS: Final = 1.0
 """Pause after a roll that failed: a segment may grow beyond its size, and the metadata store must not be flooded."""
-
-
-class Life(enum.Enum):
-    """Where a writer stands; see the module."""
-
-    WRITING = "writing"
-    HEALING = "healing"
-    LOST = "lost"
-    ENDED = "ended"
-
-
-_NEXT: Final = {
-    Life.WRITING: {Life.HEALING, Life.LOST, Life.ENDED},
-    Life.HEALING: {Life.WRITING, Life.LOST, Life.ENDED},
-    Life.LOST: {Life.ENDED},
-    Life.ENDED: {Life.ENDED},
-}
 
 
 class LogWriter(AddFront, Closable):
@@ -493,7 +466,7 @@ class LogWriter(AddFront, Closable):
         self._end(failure)
 
     def _move(self, life: Life) -> None:
-        assert life in _NEXT[self._life], f"{self._life} -> {life}"
+        assert life in NEXT[self._life], f"{self._life} -> {life}"
         self._life = life
         self._moved.set()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.client.log.writer import Life
+from octavo.client.log.life import Life
 from octavo.metadata.page_out import page_out
 from octavo.metadata.stream_model import StreamMetadata, StreamState
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from octavo.client.log.writer import Life
+from octavo.client.log.life import Life
 from octavo.metadata.stream_changes import BeginTakeover
 from octavo.metadata.stream_model import StreamState
 from octavo.metadata.update import update_stream

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from octavo.client.client import Client
+from octavo.client.log.life import Life
 from octavo.client.log.names import list_document
-from octavo.client.log.writer import Life
 from octavo.client.options import ClientOptions
 from octavo.metadata.page_out import page_out
 from octavo.metadata.pages import pages_prefix
