@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo.cli.ledger.commands import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
-from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, PasswordFileOption, Session, command
+from octavo.cli.session import (
+    EXIT_FAILURE,
+    EXIT_NOTHING_DONE,
+    EXIT_OK,
+    CommandError,
+    PasswordFileOption,
+    Session,
+    command,
+)
 from octavo.protocol.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from octavo.pipeline.jobs.inventory import Share
     from octavo.pipeline.jobs.loglines import Count
+    from octavo.pipeline.jobs.verify import VerifySummary
     from octavo.pipeline.options import ClusterOptions
     from pyspark.sql import SparkSession
 
@@ -106,7 +115,7 @@ async def export(
         )
 
     done = await _on_spark("export", run, master, session)
-    _tell_transferred(session, done.entries, done.payload_bytes, f"exported to {path}")
+    _tell_transferred(session, done.entries, done.payload_bytes, f"exported to {path}", done.streams_left_out)
 
 
 @command(app)
@@ -171,12 +180,15 @@ async def verify(
     master: MasterOption = None,
     password_file: PasswordFileOption = None,
 ) -> int:
-    """Read and compare all copies of closed ledgers.
+    """Read and compare all copies of ledgers and logs.
 
-    Every copy of every entry is verified. The exit status is 1 if there is any problem.
+    Every copy of every entry of closed ledgers is verified, and of logs that are streams all that has an end. What is
+    not verified is counted with the reason. The exit status is 1 if there is any problem, and 3 if there was nothing to
+    verify.
     """
     _need_spark()
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+    from octavo.pipeline.coverage import WORDS, Why  # noqa: PLC0415
     from octavo.pipeline.jobs import verify as job  # noqa: PLC0415
 
     where = None if report is None else report.absolute()
@@ -190,23 +202,33 @@ async def verify(
             {
                 "sound": found.sound,
                 "ledgers": found.ledgers,
+                "streams": found.streams,
                 "replicas": found.replicas,
                 "bytes": found.sealed_bytes,
                 "problems": found.problems,
                 "ledgers_with_problems": found.ledgers_with_problems,
+                "not_covered": found.not_covered,
             }
         )
     else:
         print_table(["problem", "replicas"], list(found.problems.items()))
+        for why, number in found.not_covered.items():
+            print_line(f"not verified: {number:,} {WORDS[Why(why)]}")
         print_line(
-            f"{found.ledgers:,} ledgers, {found.replicas:,} replicas of entries, {found.sealed_bytes:,} bytes: "
-            + (
-                "all sound"
-                if found.sound
-                else f"problems in ledgers {', '.join(map(str, found.ledgers_with_problems))}"
-            )
+            f"{found.ledgers:,} ledgers ({found.streams:,} of them streams), {found.replicas:,} replicas of entries, "
+            f"{found.sealed_bytes:,} bytes: {_verdict(found)}"
         )
+    if found.replicas == 0:
+        return EXIT_NOTHING_DONE
     return EXIT_OK if found.sound else EXIT_FAILURE
+
+
+def _verdict(found: "VerifySummary") -> str:
+    if found.ledgers_with_problems:
+        return f"problems in ledgers {', '.join(map(str, found.ledgers_with_problems))}"
+    if found.replicas == 0:
+        return "nothing was verified"
+    return "all sound"
 
 
 @command(app)
@@ -216,9 +238,9 @@ async def inventory(
     plot: PlotOption = None,
     master: MasterOption = None,
 ) -> None:
-    """Count ledgers, entries and bytes.
+    """Count ledgers, streams, entries and bytes.
 
-    They are counted by bookie, state, age and custom metadata.
+    They are counted by kind, bookie, state, age and custom metadata.
     """
     _need_spark()
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
@@ -233,6 +255,7 @@ async def inventory(
         return
     groups: dict[str, Sequence[Share]] = {
         "": [found.total],
+        "kind": found.by_kind,
         "bookie": found.by_bookie,
         "state": found.by_state,
         "age": found.by_age,
@@ -246,6 +269,8 @@ async def inventory(
             for share in shares
         ],
     )
+    for kind, number in found.not_counted.items():
+        print_line(f"not counted: the last fragments of {number:,} {kind}s, which have no end yet")
     print_line(f"imbalance {found.imbalance:.2f} (bytes of the fullest bookie divided by the mean)")
 
 
@@ -293,6 +318,7 @@ async def loglines(
         ["", "lines", ""],
         [(group, f"{count.lines:,}", count.name) for group, counts in groups.items() for count in counts],
     )
+    _tell_left_out(found.streams_left_out)
     print_line(f"{found.lines:,} lines, {found.templates:,} templates")
 
 
@@ -382,10 +408,20 @@ async def _on_spark[T](name: str, job: "Callable[[SparkSession], T]", master: st
     return await run_on_spark(name, job, master=master, log_level=session.log_level)
 
 
-def _tell_transferred(session: Session, entries: int, payload_bytes: int, where: str) -> None:
+def _tell_transferred(
+    session: Session, entries: int, payload_bytes: int, where: str, streams_left_out: int = 0
+) -> None:
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
     if session.as_json:
-        print_json({"entries": entries, "bytes": payload_bytes})
+        print_json({"entries": entries, "bytes": payload_bytes, "streams_left_out": streams_left_out})
     else:
+        _tell_left_out(streams_left_out)
         print_line(f"{entries:,} entries, {payload_bytes:,} bytes {where}")
+
+
+def _tell_left_out(streams: int) -> None:
+    from octavo.cli.output import print_line  # noqa: PLC0415
+
+    if streams:
+        print_line(f"left out: {streams:,} streams; their entries are read by the names of their logs (export --log)")

@@ -32,6 +32,8 @@ DEFAULT_METADATA_URI = "sqlite:///octavo-data/metadata.db"
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+EXIT_NOTHING_DONE = 3
+"""A check found nothing to look at: neither sound nor wrong (rule X1)."""
 _SIGNAL_STATUS_BASE = 128
 
 IMPATIENT_SECONDS = 0.5

@@ -3,15 +3,16 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from octavo.client.client import Client, connect
 from octavo.client.read.reader import LedgerReader
+from octavo.metadata.either import EitherMetadata
 from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline.options import ClusterOptions
-from octavo.protocol.errors import InvalidArgumentError, LedgerKindError, NoSuchLedgerError, UnauthorizedError
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 
 METADATA_READS_AT_ONCE_MAX = 32
@@ -76,15 +77,24 @@ async def catch_up_with_metadata(client: Client) -> None:
 
 
 async def metadata_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGenerator[LedgerMetadata]:
-    """The metadata of these ledgers, in order, read ahead concurrently. Deleted ledgers and streams are left out."""
+    """The metadata of these ledgers, in order, read ahead concurrently. Deleted ledgers and streams are left out: a
+    caller that walks all ledgers names the streams that it has not looked at (rule X1)."""
+    async with aclosing(either_of_each(client, ledger_ids)) as found:
+        async for metadata in found:
+            if isinstance(metadata, LedgerMetadata):
+                yield metadata
 
-    async def read(ledger_id: int) -> LedgerMetadata | None:
+
+async def either_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGenerator[EitherMetadata]:
+    """The metadata of these ledgers and streams, in order, read ahead concurrently. Deleted ones are left out."""
+
+    async def read(ledger_id: int) -> EitherMetadata | None:
         try:
-            return await client.ledger_metadata(ledger_id)
-        except (NoSuchLedgerError, LedgerKindError):
+            return (await client._store.read_either(LedgerId(ledger_id))).value
+        except NoSuchLedgerError:
             return None
 
-    pending: list[asyncio.Task[LedgerMetadata | None]] = []
+    pending: list[asyncio.Task[EitherMetadata | None]] = []
     try:
         for ledger_id in ledger_ids:
             pending.append(asyncio.ensure_future(read(ledger_id)))
@@ -100,5 +110,5 @@ async def metadata_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGe
 
 
 async def existing_ledgers(client: Client, first: int = 0) -> Sequence[LedgerId]:
-    """The ids of all ledgers from ``first`` on, ascending."""
+    """The ids of all ledgers and streams from ``first`` on, ascending."""
     return [ledger_id async for ledger_id in client.list_ledgers() if ledger_id >= first]

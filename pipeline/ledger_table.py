@@ -1,16 +1,22 @@
-"""The ledgers of a cluster as a table, ``spark.read.format("octavo-ledgers")``, read from the metadata alone."""
+"""The ledgers and streams of a cluster as a table, ``spark.read.format("octavo-ledgers")``: what the metadata say."""
 
+import contextlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from octavo.client.client import Client
 from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.paging import walk_stream
+from octavo.metadata.stream_fragment import position_in
+from octavo.metadata.stream_model import StreamMetadata
 from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each
+from octavo.pipeline.cluster import connected, either_of_each, existing_ledgers
 from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.options import SourceOptions, parse_source_options
 from octavo.pipeline.paths import settled
+from octavo.protocol.errors import NoSuchLedgerError
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -20,13 +26,13 @@ LEDGERS_PER_PARTITION = 5000
 """Ledgers whose metadata one task reads, about a second of work."""
 
 SCHEMA = (
-    "ledger_id long, state string, created_at timestamp, entries long, length long, ensemble_size int, "
-    "write_quorum int, ack_quorum int, digest string, "
-    "fragments array<struct<first_entry: long, entries: long, length: long, bookies: array<string>>>, "
-    "custom_metadata map<string, binary>"
+    "ledger_id long, kind string, state string, created_at timestamp, entries long, length long, ensemble_size int, "
+    "write_quorum int, ack_quorum int, digest string, fragments array<struct<first_entry: long, entries: long, "
+    "length: long, bookies: array<string>, write_quorum: int, ends: boolean>>, custom_metadata map<string, binary>"
 )
-"""``entries`` and ``length`` of a ledger that is not closed exclude its last fragment, which its metadata does not
-cover; those of the last fragment are 0."""
+"""``kind`` is *ledger* or *stream*. ``entries`` and ``length`` exclude a last fragment that has no end, which the
+metadata do not cover; its own are 0. Of a stream they are those that are not truncated, the quorums and the digest are
+those of its last fragment, and ``first_entry`` is a position."""
 
 
 class LedgerTable(DataSource):
@@ -76,9 +82,44 @@ class _TableReader(DataSourceReader):
 
     async def _rows(self, ledger_ids: Sequence[int]) -> AsyncGenerator[tuple[Any, ...]]:
         async with connected(self._options.cluster) as client:
-            async for metadata in metadata_of_each(client, ledger_ids):
-                if self._options.selection.matches(metadata.ledger_id, metadata.custom_metadata):
+            async for metadata in either_of_each(client, ledger_ids):
+                if not self._options.selection.matches(metadata.ledger_id, metadata.custom_metadata):
+                    continue
+                if isinstance(metadata, LedgerMetadata):
                     yield _row(metadata)
+                else:
+                    with contextlib.suppress(NoSuchLedgerError):
+                        yield await _stream_row(client, metadata)
+
+
+async def _stream_row(client: Client, stream: StreamMetadata) -> tuple[Any, ...]:
+    """Raises :class:`NoSuchLedgerError` for a stream that was deleted meanwhile."""
+    fragments = []
+    async for part in walk_stream(client._store, stream):
+        for at, fragment in enumerate(part.fragments):
+            last = part.last_place_of(fragment)
+            first = max(fragment.first_position, part.start)
+            entries = 0 if last is None else max(0, position_in(fragment, last) + 1 - first)
+            is_last = at == len(part.fragments) - 1
+            length_after = part.length if is_last else part.fragments[at + 1].length_before
+            length = 0 if last is None else length_after - fragment.length_before
+            names = list(map(str, fragment.bookies))
+            fragments.append((first, entries, length, names, fragment.write_quorum, last is not None))
+    last_fragment = stream.last_fragment
+    return (
+        stream.ledger_id,
+        "stream",
+        stream.state.value,
+        stream.created_at,
+        sum(fragment[1] for fragment in fragments),
+        sum(fragment[2] for fragment in fragments),
+        len(last_fragment.bookies),
+        last_fragment.write_quorum,
+        last_fragment.ack_quorum,
+        stream.keys[last_fragment.key].digest.value,
+        fragments,
+        dict(stream.custom_metadata),
+    )
 
 
 def _row(metadata: LedgerMetadata) -> tuple[Any, ...]:
@@ -95,11 +136,14 @@ def _row(metadata: LedgerMetadata) -> tuple[Any, ...]:
             end - fragment.first_entry_id,
             length_after - fragment.length_before,
             list(fragment.bookies),
+            metadata.write_quorum,
+            metadata.is_closed or fragment is not last,
         )
         for fragment, (end, length_after) in zip(metadata.fragments, [*ends, (entries, length)], strict=True)
     ]
     return (
         metadata.ledger_id,
+        "ledger",
         metadata.state.value,
         metadata.created_at,
         entries,

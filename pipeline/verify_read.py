@@ -7,7 +7,7 @@ Several chunks are read concurrently, each from all of its bookies. The chunks b
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
@@ -15,8 +15,9 @@ from octavo.client.client import Client
 from octavo.metadata.model import Fragment, LedgerMetadata
 from octavo.pipeline.bridge import LoopThread
 from octavo.pipeline.cluster import connected, read_password
+from octavo.pipeline.coverage import kept_of
 from octavo.pipeline.options import ClusterOptions
-from octavo.pipeline.planning import EntryRange
+from octavo.pipeline.planning import EntryRange, pieces_of
 from octavo.pipeline.replicas import Finding, Problem, Replica, Verify, compare_replicas, ids_held
 from octavo.pipeline.worker_memory import prepare_worker
 from octavo.protocol.entries import Digest, Opener, derive_secrets, verifier_matches, verify_batch
@@ -45,10 +46,12 @@ class VerifyTask:
 
 @dataclass(slots=True)
 class ReplicaReport:
-    """What was found of one fragment's entries in one bookie."""
+    """What was found of one fragment's entries in one bookie. Of a stream, ids are positions."""
 
     ledger_id: int
+    is_stream: bool
     fragment: int
+    """Its first entry id, or first position."""
     bookie: str
     entries: int = 0
     """That it should hold."""
@@ -74,9 +77,11 @@ async def _verify(task: VerifyTask) -> AsyncGenerator[ReplicaReport]:
         replicas = _ReplicaReader(client)
         for wanted in task.ranges:
             try:
-                metadata = await client.ledger_metadata(wanted.ledger_id)
-                for report in await _verify_range(replicas, metadata, wanted, password):
-                    yield report
+                kept = await kept_of(client, wanted.ledger_id, wanted.last)
+                if kept is not None:  # else it was truncated meanwhile: nothing of it is missing
+                    rest = replace(wanted, first=max(wanted.first, kept.first_kept))
+                    for report in await _verify_range(replicas, kept.ledger, rest, password):
+                        yield report
             except NoSuchLedgerError:
                 continue
 
@@ -84,12 +89,19 @@ async def _verify(task: VerifyTask) -> AsyncGenerator[ReplicaReport]:
 async def _verify_range(
     replicas: "_ReplicaReader", metadata: LedgerMetadata, wanted: EntryRange, password: bytes
 ) -> Sequence[ReplicaReport]:
-    """Raises :class:`NoSuchLedgerError` when the ledger was deleted meanwhile: then nothing is missing."""
+    """Raises :class:`NoSuchLedgerError` when the ledger was deleted meanwhile: then nothing is missing; nor is anything
+    of what was truncated meanwhile."""
     fragment = metadata.fragment_of(EntryId(wanted.first))
     quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
     verify, macs_checked = _verifier(metadata, password)
     reports = [
-        ReplicaReport(metadata.ledger_id, fragment.first_entry_id, bookie_id, macs_checked=macs_checked)
+        ReplicaReport(
+            metadata.ledger_id,
+            metadata.term > 0,
+            fragment.first_entry_id + wanted.base,
+            bookie_id,
+            macs_checked=macs_checked,
+        )
         for bookie_id in fragment.bookies
     ]
     findings: list[Finding] = []
@@ -115,16 +127,21 @@ async def _verify_range(
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
     if findings:
-        await replicas.client.ledger_metadata(metadata.ledger_id)
+        kept = await kept_of(replicas.client, metadata.ledger_id, wanted.last)
+        first_kept = wanted.last + 1 if kept is None else kept.first_kept
+        findings = [finding for finding in findings if finding.entry_id >= first_kept]
     for position, report in enumerate(reports):
         own = [finding for finding in findings if finding.position == position]
         report.problems.update(finding.problem for finding in own)
-        report.findings.extend(_as_runs(own))
+        report.findings.extend(
+            (first + wanted.base, last + wanted.base, problem) for first, last, problem in _as_runs(own)
+        )
     return reports
 
 
 def _chunks(metadata: LedgerMetadata, wanted: EntryRange) -> Iterator[EntryRange]:
-    entry_bytes = metadata.length / ((metadata.last_entry_id or 0) + 1)
+    (piece,) = pieces_of(metadata, wanted.first, wanted.last, metadata.length)
+    entry_bytes = piece.entry_bytes
     size = max(1, min(ENTRIES_PER_FRAME_MAX, int(FRAME_PAYLOAD_BYTES_TARGET / (entry_bytes + 64))))
     for first in range(wanted.first, wanted.last + 1, size):
         yield EntryRange(wanted.ledger_id, first, min(first + size - 1, wanted.last))

@@ -311,7 +311,9 @@ async def _newest_ledgers(client: "Client", number: int) -> list[int]:
             chosen.append(ledger_id)
             if len(chosen) == number:
                 return chosen
-    raise CommandError(f"there are only {len(chosen)} closed ledgers with entries, not {number}")
+    raise CommandError(
+        f"there are only {len(chosen)} closed ledgers with entries, not {number} (logs that are streams are not read)"
+    )
 
 
 def _read_at_random(reader: "LedgerReader", sizes: list[int]) -> "Operation":

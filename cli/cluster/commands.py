@@ -45,12 +45,13 @@ async def init(session: Session) -> None:
 async def show(
     session: Session,
     ledgers: Annotated[
-        bool, typer.Option("--ledgers", help="Count the ledgers, too. This takes a while if there are millions.")
+        bool,
+        typer.Option("--ledgers", help="Count ledgers and streams, too. This takes a while if there are millions."),
     ] = False,
 ) -> None:
     """Show id, release and bookies of a cluster.
 
-    Bookies are counted by state. With --ledgers, the ledgers are counted, too.
+    Bookies are counted by state. With --ledgers, ledgers and streams are counted, too.
     """
     from octavo.cli.output import print_json, print_line, progress_bar  # noqa: PLC0415
     from octavo.metadata.cluster_release import finalized_release  # noqa: PLC0415
@@ -76,7 +77,7 @@ async def show(
     print_line(f"release   {facts['release']}")
     print_line(f"bookies   {', '.join(f'{number} {state}' for state, number in facts['bookies'].items())}")
     if ledgers:
-        print_line(f"ledgers   {facts['ledgers']:,}")
+        print_line(f"ledgers   {facts['ledgers']:,} (streams included)")
 
 
 @command(app)

@@ -16,7 +16,7 @@ Fragments come in *parts*: a stream without pages, the tail of one that has page
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -125,6 +125,19 @@ def piece_at(part: StreamMetadata, position: int) -> Piece | None:
     stop = piece.stop_position
     assert stop is not None, "a settled piece has an end"
     return piece if position < stop else None
+
+
+def settled_pieces(part: StreamMetadata) -> Iterator[Piece]:
+    """All settled pieces of a part, in order. What a page names is settled; of the tail, the last fragment is not while
+    its term has no end."""
+    at = 0
+    while at < len(part.fragments):
+        if at == len(part.fragments) - 1 and not part.has_end:
+            return
+        piece = _settled(part, at)
+        at += len(piece.fragments)
+        if piece.last_entry_id is not None and piece.last_entry_id >= piece.fragments[0].first_entry_id:
+            yield piece
 
 
 def same_piece(part: StreamMetadata, known: Piece) -> Piece:

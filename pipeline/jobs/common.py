@@ -1,7 +1,14 @@
 """Functions that all jobs share."""
 
+from contextlib import aclosing
+
+from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline import FORMAT_NAME, register
+from octavo.pipeline.bridge import LoopThread
+from octavo.pipeline.cluster import connected, either_of_each, existing_ledgers
 from octavo.pipeline.options import ClusterOptions, parse_source_options
+from octavo.pipeline.paths import settled
+from octavo.pipeline.selection import Selection
 from octavo.protocol.errors import InvalidArgumentError
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,6 +42,30 @@ def entries_frame(
     parse_source_options(options)
     register(spark)
     return spark.read.format(FORMAT_NAME).options(**options).load()
+
+
+def streams_left_out(cluster: ClusterOptions, ledgers: str | None) -> int:
+    """How many streams ``ledgers`` selects: a scan of ledgers reads none of them, as their entries are read by the name
+    of their log (rule X1). A stream that is selected by its id alone is an error of the scan."""
+    if ledgers is None:
+        return 0
+    options = parse_source_options({**cluster_options(cluster), "ledgers": ledgers})
+    selection = options.selection
+    if not selection.conditions and selection.ranges.count() == len(selection.required):
+        return 0
+    with LoopThread("octavo planning") as loop:
+        return loop.run(_count_streams(settled(options.cluster), selection))
+
+
+async def _count_streams(cluster: ClusterOptions, selection: Selection) -> int:
+    async with connected(cluster) as client:
+        ids = [one for one in await existing_ledgers(client) if one in selection.scope]
+        streams = 0
+        async with aclosing(either_of_each(client, ids)) as found:
+            async for metadata in found:
+                is_stream = not isinstance(metadata, LedgerMetadata)
+                streams += is_stream and selection.matches(metadata.ledger_id, metadata.custom_metadata)
+        return streams
 
 
 def check_one_of(names: str, *given: object) -> None:

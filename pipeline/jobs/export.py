@@ -5,10 +5,10 @@ ledger, whose key is the id of the exported ledger.
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.pipeline import FORMAT_NAME, register
-from octavo.pipeline.jobs.common import check_one_of, cluster_options, entries_frame
+from octavo.pipeline.jobs.common import check_one_of, cluster_options, entries_frame, streams_left_out
 from octavo.pipeline.options import ClusterOptions, check_dataset_name
 from octavo.protocol.errors import InvalidArgumentError
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -21,6 +21,8 @@ class Transferred:
 
     entries: int
     payload_bytes: int
+    streams_left_out: int = 0
+    """Streams that were selected with ledgers: they are exported by the names of their logs (rule X1)."""
 
 
 class InputFormat(enum.StrEnum):
@@ -75,7 +77,7 @@ def export(
         frame = frame.withColumn("time", timestamps.column(F.col("value")))
     frame, observed = _observed(frame, "export")
     frame.write.mode("overwrite" if overwrite else "errorifexists").partitionBy("ledger_id").parquet(path)
-    return _transferred(observed)
+    return replace(_transferred(observed), streams_left_out=streams_left_out(cluster, ledgers))
 
 
 def ingest(

@@ -1,8 +1,9 @@
 """The job ``inventory``: counts ledgers, entries and bytes by bookie, state, age and custom metadata, and measures how
 evenly the bookies are filled.
 
-It reads only metadata. A bookie's share of a fragment is counted as Qw / E of the fragment, which is nearly exact
-because of striping. Entries of an open ledger after its last ensemble change are not in the metadata and not counted.
+It reads only metadata, of ledgers and of streams. A bookie's share of a fragment is counted as Qw / E of the fragment,
+which is nearly exact because of striping. The last fragment of an open ledger, and of a stream that is being written,
+has no end in the metadata: it is not counted, and the result says of how many it is not (rule X1).
 """
 
 from collections.abc import Sequence
@@ -52,6 +53,10 @@ class Inventory:
     by_age: tuple[Share, ...]
     by_custom_metadata: tuple[Share, ...]
     """Named ``key=value``."""
+    by_kind: tuple[Share, ...]
+    """Ledgers and streams."""
+    not_counted: dict[str, int]
+    """Kind -> number of ledgers or streams whose last fragment has no end yet and is not counted."""
     imbalance: float
     """Bytes of the fullest bookie divided by the mean of all bookies that hold data; 1.0: even."""
 
@@ -86,8 +91,8 @@ def inventory(
 
 
 def _inventory(table: DataFrame) -> Inventory:
-    copies = table.select("ledger_id", "write_quorum", "ensemble_size", F.explode("fragments").alias("fragment"))
-    share = F.col("write_quorum") / F.col("ensemble_size")
+    copies = table.select("ledger_id", F.explode("fragments").alias("fragment"))
+    share = F.col("fragment.write_quorum") / F.size("fragment.bookies")
     copies = copies.select(
         "ledger_id",
         F.explode("fragment.bookies").alias("bookie"),
@@ -98,6 +103,7 @@ def _inventory(table: DataFrame) -> Inventory:
     # Values that occur in one ledger only (attempts, jobs) are left out.
     pair = F.concat_ws("=", F.col("key"), F.col("value").cast("string"))
     by_bookie = _shares(copies, F.col("bookie"), limit=None)
+    unfinished = table.where(F.exists("fragments", lambda fragment: ~fragment["ends"]))
     sizes = [bookie.length for bookie in by_bookie if bookie.length]
     return Inventory(
         total=_shares(table, F.lit("all"))[0] if not table.isEmpty() else Share("all", 0, 0, 0),
@@ -107,6 +113,8 @@ def _inventory(table: DataFrame) -> Inventory:
         by_custom_metadata=tuple(
             share for share in _shares(custom, pair, limit=VALUES_PER_KEY_MAX * 5) if share.ledgers > 1
         )[:VALUES_PER_KEY_MAX],
+        by_kind=_shares(table, F.col("kind")),
+        not_counted={row.kind: row["count"] for row in unfinished.groupBy("kind").count().orderBy("kind").collect()},
         imbalance=max(sizes) * len(sizes) / sum(sizes) if sizes else 1.0,
     )
 

@@ -4,13 +4,13 @@ Spark parses the lines without Python, with the formats of :mod:`octavo.pipeline
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from octavo.pipeline.jobs.common import check_one_of, entries_frame
+from octavo.pipeline.jobs.common import check_one_of, entries_frame, streams_left_out
 from octavo.pipeline.log_formats import EPOCH, FORMATS, MASKS, UNPARSED, YEAR_UNKNOWN, LogFormat
 from octavo.pipeline.options import ClusterOptions
 from octavo.pipeline.plots import BarChart, Chart, TimeChart, check_plot_path, write_plot
@@ -53,6 +53,8 @@ class LogSummary:
     """In order of time. Times without a year are in 1970."""
     by_template: tuple[Count, ...]
     templates: int
+    streams_left_out: int = 0
+    """Streams that were selected with ledgers, and not read (rule X1)."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -119,7 +121,7 @@ def loglines(
     try:
         if table is not None:
             parsed.write.parquet(table)
-        summary = _summary(parsed)
+        summary = replace(_summary(parsed), streams_left_out=streams_left_out(cluster, ledgers))
         times = None if plot is None else _timeline(parsed, summary)
     finally:
         parsed.unpersist()

@@ -1,23 +1,25 @@
-"""The job ``verify``: checks that every bookie holds every entry of closed ledgers that it should hold, with the same
-bytes.
+"""The job ``verify``: checks that every bookie holds every entry that it should hold, with the same bytes: of closed
+ledgers, and of all fragments of streams that have an end.
 
-Each replica is read from its own bookie. Problems are reported by ledger, fragment and bookie, and by entry.
+Each replica is read from its own bookie. Problems are reported by ledger, fragment and bookie, and by entry. What is
+selected and not looked at is counted with the reason (rule X1).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected, metadata_of_each
+from octavo.pipeline.cluster import connected
+from octavo.pipeline.coverage import NotCovered, Why, coverage_of
 from octavo.pipeline.discovery import candidates, published_members
 from octavo.pipeline.errors import brief_errors
 from octavo.pipeline.jobs.common import cluster_options
 from octavo.pipeline.options import ClusterOptions, SourceOptions, parse_source_options
 from octavo.pipeline.partitions import RangesPartition, ranges_of
 from octavo.pipeline.paths import settled
-from octavo.pipeline.planning import pieces_of, plan_partitions
+from octavo.pipeline.planning import plan_partitions
 from octavo.pipeline.replicas import Problem
 from octavo.pipeline.verify_read import VerifyTask, verify_in_worker
 from pyspark import StorageLevel
@@ -32,7 +34,8 @@ _COUNTS = tuple(problem.replace("-", "_") for problem in Problem)
 
 _SCHEMA = ", ".join(
     [
-        "ledger_id long, fragment long, bookie string, entries long, sealed_bytes long, macs_checked boolean",
+        "ledger_id long, stream boolean, fragment long, bookie string, entries long, sealed_bytes long",
+        "macs_checked boolean, not_covered string",
         *(f"{name} long" for name in _COUNTS),
         "findings array<struct<first_entry: long, last_entry: long, problem: string>>",
     ]
@@ -40,7 +43,8 @@ _SCHEMA = ", ".join(
 
 
 class ReplicasDataSource(DataSource):
-    """``spark.read.format("octavo-replicas")``: one row for each bookie and verified range of entries."""
+    """``spark.read.format("octavo-replicas")``: one row for each bookie and verified range of entries, and one without
+    a bookie for each ledger or stream of which something is not verified. Ids of streams are positions."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,6 +64,13 @@ class ReplicasDataSource(DataSource):
         return _ReplicasReader(replace(options, cluster=settled(options.cluster)))
 
 
+class NotCoveredPartition(InputPartition):
+    """What is not verified; its task reads nothing."""
+
+    def __init__(self, not_covered: tuple[NotCovered, ...]) -> None:
+        super().__init__(not_covered)
+
+
 class _ReplicasReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -74,27 +85,30 @@ class _ReplicasReader(DataSourceReader):
         members = await published_members(options)
         async with connected(options.cluster) as client:
             ids = await candidates(client, options, members)
-            pieces = [
-                piece
-                async for metadata in metadata_of_each(client, ids)
-                if metadata.is_closed and metadata.last_entry_id is not None
-                and options.selection.matches(metadata.ledger_id, metadata.custom_metadata)
-                for piece in pieces_of(metadata, 0, metadata.last_entry_id, metadata.length)
-            ]  # fmt: skip
+            required = options.selection.required if members is None else members
+            covered = await coverage_of(client, ids, options.selection, required)
         plan = plan_partitions(
-            pieces, target_bytes=options.target_partition_bytes, partitions_min=options.partitions_min
+            covered.pieces, target_bytes=options.target_partition_bytes, partitions_min=options.partitions_min
         )
-        return [RangesPartition(ranges) for ranges in plan]
+        partitions: list[InputPartition] = [RangesPartition(ranges) for ranges in plan]
+        return [*partitions, NotCoveredPartition(tuple(covered.not_covered))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        if isinstance(partition, NotCoveredPartition):
+            for ledger_id, first, why in partition.value:
+                is_stream = why is Why.RUNNING_TERM
+                yield ledger_id, is_stream, first, None, 0, 0, False, str(why), *(0 for _ in Problem), []
+            return
         for report in verify_in_worker(VerifyTask(self._options.cluster, ranges_of(partition))):
             yield (
                 report.ledger_id,
+                report.is_stream,
                 report.fragment,
                 report.bookie,
                 report.entries,
                 report.sealed_bytes,
                 report.macs_checked,
+                None,
                 *(report.problems[problem] for problem in Problem),
                 [(first, last, str(problem)) for first, last, problem in report.findings],
             )
@@ -105,15 +119,21 @@ class VerifySummary:
     """The totals of the job. ``problems``: problem -> number of replicas of entries that have it."""
 
     ledgers: int
+    """Ledgers, and streams, of which replicas were read."""
     replicas: int
     sealed_bytes: int
     problems: dict[str, int]
     ledgers_with_problems: tuple[int, ...]
+    streams: int = 0
+    """How many of :attr:`ledgers` are streams."""
+    not_covered: dict[str, int] = field(default_factory=dict)
+    """Why (:class:`octavo.pipeline.coverage.Why`) -> number of ledgers and streams of which something is not verified.
+    """
 
     @property
     def sound(self) -> bool:
-        """Whether there is no problem."""
-        return not any(self.problems.values())
+        """Whether something was looked at, and has no problem."""
+        return self.replicas > 0 and not any(self.problems.values())
 
 
 def verify(
@@ -125,10 +145,12 @@ def verify(
     report: Path | str | None = None,
     partitions_min: int | None = None,
 ) -> VerifySummary:
-    """Verify closed ledgers: those of ``dataset``, those that ``ledgers`` selects (default: all), or those in both.
+    """Verify closed ledgers, and what has an end of streams: those of ``dataset``, those that ``ledgers`` selects
+    (default: all), or those in both.
 
-    ``report``: a folder for two Parquet tables, ``replicas`` (a row by ledger, fragment and bookie) and ``findings`` (a
-    row for each run of entries with a problem); it must not hold them yet. Raises :class:`InvalidArgumentError`.
+    ``report``: a folder for three Parquet tables, ``replicas`` (a row by ledger, fragment and bookie), ``findings`` (a
+    row for each run of entries with a problem) and ``not_covered`` (a row for each ledger and stream of which something
+    was not looked at); it must not hold them yet. Raises :class:`InvalidArgumentError`.
     """
     options = cluster_options(cluster) | {"ledgers": ledgers or "all"}
     if dataset is not None:
@@ -140,13 +162,23 @@ def verify(
         if report is not None:
             by = ("ledger_id", "fragment", "bookie")
             totals = [F.sum(name).alias(name) for name in ("entries", "sealed_bytes", *_COUNTS)]
-            grouped = frame.groupBy(*by).agg(*totals, F.min("macs_checked").alias("macs_checked"))
+            verified = frame.where("bookie is not null")
+            grouped = verified.groupBy(*by).agg(
+                *totals, F.min("macs_checked").alias("macs_checked"), F.max("stream").alias("stream")
+            )
             grouped.coalesce(1).write.parquet(str(Path(str(report)) / "replicas"))
             findings = frame.select(*by, F.explode("findings").alias("finding")).select(*by, "finding.*")
             findings.coalesce(1).write.parquet(str(Path(str(report)) / "findings"))
+            left_out = frame.where("bookie is null").select(
+                "ledger_id", "stream", F.col("fragment").alias("first_entry"), F.col("not_covered").alias("why")
+            )
+            left_out.coalesce(1).write.parquet(str(Path(str(report)) / "not_covered"))
+        verified_row = F.col("bookie").isNotNull()
         wrong = sum((F.col(name) for name in _COUNTS[1:]), F.col(_COUNTS[0]))
         totals_row = frame.agg(
-            F.count_distinct("ledger_id").alias("ledgers"),
+            F.count_distinct(F.when(verified_row, F.col("ledger_id"))).alias("ledgers"),
+            F.count_distinct(F.when(verified_row & F.col("stream"), F.col("ledger_id"))).alias("streams"),
+            *(F.count_if(F.col("not_covered") == str(why)).alias(str(why)) for why in Why),
             *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("entries", "sealed_bytes", *_COUNTS)),
             F.array_sort(F.collect_set(F.when(wrong > 0, F.col("ledger_id")))).alias("wrong"),
         ).first()
@@ -159,6 +191,8 @@ def verify(
         totals_row.sealed_bytes,
         {str(problem): totals_row[name] for problem, name in zip(Problem, _COUNTS, strict=True)},
         tuple(totals_row.wrong),
+        totals_row.streams,
+        {str(why): totals_row[str(why)] for why in Why if totals_row[str(why)]},
     )
 
 

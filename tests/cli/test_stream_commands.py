@@ -91,6 +91,10 @@ def test_streams_are_listed_among_ledgers(octavo: Run) -> None:
     assert [json.loads(line)["ledger_id"] for line in resting] == [2]
 
 
+def test_streams_are_counted_among_ledgers(octavo: Run) -> None:
+    assert json.loads(octavo("cluster", "show", "--ledgers", "--json").stdout)["ledgers"] == 3
+
+
 def test_streams_are_listed_with_what_their_users_count(octavo: Run) -> None:
     """Positions and entries, never places, which are ids of entries on bookies; the payload that is kept; the log."""
     asyncio.run(_name_log(octavo.uri))

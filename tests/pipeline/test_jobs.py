@@ -1,5 +1,6 @@
 """The jobs, on real bookies: what was planted is found, what was copied is the same, what was counted is right."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 from octavo.cli.main import main
 from octavo.metadata import Fragment, LedgerMetadata, open_metadata_store
 from octavo.pipeline.jobs.export import InputFormat, Timestamps, export, ingest
-from octavo.pipeline.jobs.inventory import inventory
+from octavo.pipeline.jobs.inventory import Inventory, inventory
 from octavo.pipeline.jobs.loglines import log_columns, loglines
 from octavo.pipeline.jobs.verify import VerifySummary, verify
 from octavo.pipeline.log_formats import FORMATS
@@ -163,6 +164,55 @@ def test_an_entry_that_no_bookie_has_is_named_with_each_bookie_or_becomes_one_ro
     assert (told["sound"], told["problems"]["missing"], told["ledgers_with_problems"]) == (False, 6, [ledger_id])
 
 
+def test_verify_and_inventory_look_at_logs_and_name_what_has_no_end(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Up(tmp_path / "data") as up:
+        uri = up.wait_ready().uri
+        cluster = ClusterOptions(uri)
+        verify_it = ["pipeline", "verify", "--metadata", uri]
+        assert main([*verify_it, "--ledgers", "7"]) == 3
+        printed = capfd.readouterr().out
+        assert "not verified: 1 ledgers that do not exist\n" in printed
+        assert "nothing was verified\n" in printed
+        assert "sound" not in printed
+
+        async def write(client: octavo.Client) -> tuple[VerifySummary, VerifySummary, Inventory]:
+            async with client.create_log("orders", 3, 3, 3) as log:
+                async with log.lead() as writer:
+                    await writer.add(b"")
+                    empty_start = await asyncio.to_thread(verify, spark, cluster)
+                async with log.lead() as writer:
+                    await writer.add_many([b"x" * 100] * 50)
+                async with log.lead() as writer:
+                    await writer.add_many([b"y" * 100] * 20)
+                    running = await asyncio.to_thread(verify, spark, cluster, report=tmp_path / "report")
+                    counted = await asyncio.to_thread(inventory, spark, cluster)
+            return empty_start, running, counted
+
+        nothing, running, counted = with_client(uri, write)
+        assert (nothing.sound, nothing.replicas, nothing.not_covered) == (False, 0, {"running-term": 1})
+        assert (running.sound, running.ledgers, running.streams) == (True, 1, 1)
+        assert (running.replicas, running.not_covered) == (3 * 51, {"running-term": 1})
+        assert (counted.total.ledgers, counted.total.entries, counted.total.length) == (1, 51, 5000)
+        assert counted.not_counted == {"stream": 1}
+        assert [(share.entries, share.length) for share in counted.by_bookie] == [(51, 5000)] * 3
+        assert [(share.name, share.ledgers) for share in counted.by_kind] == [("stream", 1)]
+        (row,) = spark.read.parquet(str(tmp_path / "report" / "not_covered")).collect()
+        assert (row.stream, row.first_entry, row.why) == (True, 51, "running-term")
+        capfd.readouterr()
+        exported = ["pipeline", "export", str(tmp_path / "exported"), "--metadata", uri, "--ledgers", "all"]
+        assert main(exported) == 0
+        assert "left out: 1 streams" in capfd.readouterr().out
+        assert loglines(spark, cluster, ledgers="0-9").streams_left_out == 1
+        assert loglines(spark, cluster, ledgers="app=none").streams_left_out == 0
+        assert main(verify_it) == 0
+        assert "1 ledgers (1 of them streams), 213 replicas of entries" in capfd.readouterr().out
+        assert main([*verify_it, "--json"]) == 0
+        told = json.loads(capfd.readouterr().out)
+        assert (told["sound"], told["streams"], told["not_covered"]) == (True, 1, {})
+
+
 # --- export and ingest -----------------------------------------------------------------------------------------------
 
 
@@ -298,3 +348,4 @@ def test_log_lines_become_columns_and_counts(spark: SparkSession, jobs: Up, tmp_
 def test_a_summary_that_found_something_is_not_sound() -> None:
     assert VerifySummary(1, 3, 100, {"missing": 0, "differs": 0}, ()).sound
     assert not VerifySummary(1, 3, 100, {"missing": 0, "differs": 1}, (4,)).sound
+    assert not VerifySummary(0, 0, 0, {"missing": 0, "differs": 0}, ()).sound, "nothing was looked at"
