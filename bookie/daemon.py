@@ -229,10 +229,12 @@ def _reload(
 
 
 def _end_at_once(reason: BaseException) -> NoReturn:
-    log.error("bookie stops at once", reason=str(reason), error=type(reason).__name__)
-    sys.stderr.flush()
-    # No clean-up: it would write, and nothing that is written now can be trusted.
-    os._exit(EXIT_FAILURE)
+    try:
+        log.error("bookie stops at once", reason=str(reason), error=type(reason).__name__)
+    finally:
+        # No clean-up: it would write, and nothing that is written now can be trusted. And whatever becomes of the line,
+        # the process ends (rule B11).
+        os._exit(EXIT_FAILURE)
 
 
 async def _open_metadata(config: BookieConfig) -> MetadataStore:

@@ -45,6 +45,6 @@ def configure_logging(level: str, log_format: str, *, stream: TextIO | None = No
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(stream),  # one write for a line: it is written, or dropped, whole
         cache_logger_on_first_use=False,
     )

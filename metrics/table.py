@@ -281,6 +281,9 @@ LOOP_LAG_SECONDS = _histogram(
     "octavo_bookie_loop_lag_seconds", "How late the event loop runs a timer, sampled four times a second"
 )
 GC_PAUSE_SECONDS = _histogram("octavo_bookie_gc_pause_seconds", "Pauses of Python's search for reference cycles")
+LOG_LINES_DROPPED = _counter(
+    "octavo_bookie_log_lines_dropped_total", "Lines of the bookie's own log that could not be written"
+)
 
 # --- bookie: process --------------------------------------------------------------------------------------------------
 
@@ -318,7 +321,7 @@ BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
     ),
     "State": (
         STATE, READ_ONLY_REASON, REGISTERED, METADATA_UP, METADATA_SECONDS, START_TIME_SECONDS, BUILD_INFO,
-        LOOP_LAG_SECONDS, GC_PAUSE_SECONDS,
+        LOOP_LAG_SECONDS, GC_PAUSE_SECONDS, LOG_LINES_DROPPED,
     ),
     "Process": (PROCESS_CPU_SECONDS, PROCESS_RESIDENT_BYTES, PROCESS_OPEN_FDS, PROCESS_MAX_FDS),
 }  # fmt: skip

@@ -179,6 +179,7 @@ def _repair(ready: ReadyBookie) -> Iterator[Sample]:
 def _process(process: ProcessStatistics) -> Iterator[Sample]:
     yield Sample(table.LOOP_LAG_SECONDS, process.loop_lag_seconds)
     yield Sample(table.GC_PAUSE_SECONDS, process.gc_pause_seconds)
+    yield Sample(table.LOG_LINES_DROPPED, process.log_lines_dropped)
     usage = process.usage()
     yield Sample(table.PROCESS_CPU_SECONDS, usage.cpu_seconds)
     for metric, value in (

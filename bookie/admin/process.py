@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,12 @@ class ProcessStatistics:
         self.gc_pause_seconds = Histogram()
         self.profiling = asyncio.Lock()
         """Held while a profile is taken: one at a time."""
+
+    @property
+    def log_lines_dropped(self) -> int:
+        """Lines of the process's log that could not be written. Standard error counts them in a bookie's process
+        (:mod:`octavo.bookie.log_output`)."""
+        return getattr(sys.stderr, "dropped_lines", 0)
 
     def usage(self) -> Usage:
         """As of now."""

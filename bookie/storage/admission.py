@@ -38,8 +38,8 @@ class Health:
         if self.failure is None:
             self.failure = error
             self._end()
+            self._on_fatal(error)  # before the line: what becomes of that decides nothing (rule B11)
             log.critical("storage failed", reason=repr(error))
-            self._on_fatal(error)
 
     def close(self) -> None:
         """The storage begins to close: nothing more is accepted."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from octavo.bookie.log_output import use_log_outputs
 from octavo.cli.bookie import admin as bookie_admin
 from octavo.cli.bookie import offline as bookie_offline
 from octavo.cli.bookie.options import EntryDirOption, JournalDirOption
@@ -133,6 +134,8 @@ def bookie(
         "log_level": log_level.value if log_level else None,
         "log_format": log_format.value if log_format else None,
     }
+
+    use_log_outputs()
 
     def work() -> int:
         # Imported here: no other command needs a bookie's modules. The first of them imports structlog cheaply.

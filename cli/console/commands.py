@@ -42,12 +42,14 @@ async def console(
     the cluster. Ctrl-C ends the command.
     """
     from octavo.bookie.admin.server import AdminServer
+    from octavo.bookie.log_output import use_log_outputs
     from octavo.cli.bookie.admin_client import bookies_here
     from octavo.cli.console.answers import Answerer, Cluster
     from octavo.cli.console.observer import Observer
     from octavo.cli.console.switches import Switches
     from octavo.cli.output import print_json, print_line
 
+    use_log_outputs()
     address = parse_listen(listen)
     token = secrets.token_urlsafe(TOKEN_BYTES) if token_file is None else _read_token(token_file)
     async with await session.connect() as client, await session.open_metadata() as store:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from octavo.bookie.log_output import use_log_outputs
 from octavo.cli.local.bookie_process import BookieProcess, BookieSpec, pinned_id
 from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, left_stopped, print_ready
 from octavo.cli.local.detach import start_detached
@@ -31,7 +32,7 @@ from octavo.cli.local.ports import (
 from octavo.cli.local.restarts import GiveUp, LeaveStopped, RestartPolicy
 from octavo.cli.output import print_json, print_line, progress_bar
 from octavo.cli.running_cluster import ClusterState, opened_lock, remove_state, take_lock, write_state
-from octavo.cli.session import EXIT_OK, CommandError, LogLevel, Session, command, finish, print_error
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, LogLevel, Session, command, finish, print_error
 
 STOP_SECONDS_MAX = 20.0
 """How long a bookie that was told to stop may take before it is killed: twice its own limit for draining."""
@@ -76,6 +77,7 @@ async def up(
 
     With --detach the cluster runs in the background: `octavo status` shows it and `octavo down` stops it.
     """
+    use_log_outputs()  # a full disk must not end the cluster
     directory = data_dir.absolute()
     names = [f"bookie-{number}" for number in range(1, bookies + 1)]
     ports = choose_ports(names, base_port, read_ports(directory))
@@ -210,7 +212,10 @@ class _Cluster:
         try:
             bookie = await BookieProcess.start(spec, lock_descriptor=self._lock_descriptor)
         except OSError as error:
-            raise CommandError(f"{spec.name} could not start: {error.filename}: {error.strerror}") from error
+            reason = f"{error.filename}: {error.strerror}"
+            if policy.was_ready:
+                return (EXIT_FAILURE, reason), None  # the disk is full, for example: it is tried again
+            raise CommandError(f"{spec.name} could not start: {reason}") from error
         self._running[spec.name] = bookie
         self._write_state()
         becoming_ready = asyncio.ensure_future(self._wait_ready(bookie, again=policy.was_ready))
