@@ -210,6 +210,11 @@ class ChainView:
         if self.closed:
             raise ClientClosedError(f"log {self.document.name}: this handle is closed")
 
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """The positions that were given up and not truncated since."""
+        return self.document.gaps
+
     def gap_at(self, position: int) -> tuple[int, int] | None:
         """The positions around this one that were given up, both inclusive; None where it was not."""
         return next((gap for gap in self.document.gaps if gap[0] <= position <= gap[1]), None)

@@ -296,6 +296,11 @@ class StreamView:
                 first_position=first,
             )
 
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """Nothing of a stream is ever given up."""
+        return ()
+
     def gap_at(self, position: int) -> tuple[int, int] | None:
         """None: nothing of a stream is ever given up. ``position`` does not matter."""
         return None

@@ -77,6 +77,10 @@ class LogView(Protocol):
         """The highest term given to a leader; 0 before the first."""
 
     @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """The positions that were given up and not truncated since, in order; each both inclusive."""
+
+    @property
     def is_sealed(self) -> bool:
         """Whether nothing can be added any more, by any client."""
 
