@@ -170,6 +170,10 @@ class ClientOptions:
     log_cursor_idle_seconds: float = 7 * 86_400.0
     """A cursor that is behind the end and was not advanced for so long holds nothing back any more."""
 
+    log_truncation_seconds: float = 1.0
+    """A reader of a log relies for at most so long on what it knows of where the log begins; then it asks the metadata
+    store before it gives another entry. One small request a second costs a store little, also for many readers."""
+
     cursor_flush_seconds: float = 1.0
     """Positions of cursors are stored at most this often, all of a log in one write."""
 
@@ -249,6 +253,7 @@ class ConnectOptions(TypedDict, total=False):
     log_page_segments: int
     log_retention_seconds: float
     log_cursor_idle_seconds: float
+    log_truncation_seconds: float
     cursor_flush_seconds: float
     log_add_timeout_seconds: float | None
     log_duel_pause_seconds: float
@@ -290,6 +295,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "log_page_segments": (1, 1000),
     "log_retention_seconds": _SECONDS,
     "log_cursor_idle_seconds": (0.001, 10 * 365 * 86_400.0),
+    "log_truncation_seconds": _SECONDS,
     "cursor_flush_seconds": (0.0, 86_400.0),
     "log_add_timeout_seconds": _SECONDS,
     "log_duel_pause_seconds": (0.0, 86_400.0),

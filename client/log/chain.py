@@ -6,20 +6,21 @@ from collections.abc import Callable
 from octavo.client.log.candidate import Candidate
 from octavo.client.log.chain_lead import ChainLead
 from octavo.client.log.chain_view import ChainView
-from octavo.client.log.changes import GiveUp, NoteEnds, SetRetention
+from octavo.client.log.changes import EndMovedError, GiveUp, NoteEnds, SetRetention
 from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.document import LogDocument, Retention, Segment
 from octavo.client.log.entries import Gap
 from octavo.client.log.holding import held_by
 from octavo.client.log.housekeeping import Housekeeper, read_page
-from octavo.client.log.layout import LayoutStatus
+from octavo.client.log.layout import LayoutStatus, changed_in_a_loop, check_not_beyond
 from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.status import segments_of
 from octavo.client.log.update import update_log
 from octavo.client.log.view import Reach
 from octavo.client.log.writer import LogWriter
+from octavo.metadata.settling import ATTEMPTS_MAX
 from octavo.metadata.store import Lease
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
@@ -64,7 +65,18 @@ class ChainLayout:
 
     async def truncate(self, before: int) -> None:
         """Remove the entries below ``before`` for readers; whole segments are deleted."""
-        known = await self._housekeeper.truncate(before)
+        for _ in range(ATTEMPTS_MAX):
+            end, looked = await self.view.end_now(before)
+            check_not_beyond(self._name, before, end)
+            if before <= self.view.first_position:
+                return
+            # What the list itself tells of stays: no loss can be accepted there any more.
+            told = before <= looked.value.known_stop
+            with contextlib.suppress(EndMovedError):
+                known = await self._housekeeper.truncate(before, None if told else looked)
+                break
+        else:
+            raise changed_in_a_loop(self._name)
         self.view.take(known.value)
         self.view.take((await self._housekeeper.delete_dropped(known)).value)
 

@@ -21,6 +21,7 @@ from octavo.client.log.view import Place as LayoutPlace
 from octavo.client.log.view import Reach, end_of_new
 from octavo.client.read.reader import LedgerReader
 from octavo.client.same_loop import check_loop
+from octavo.metadata.store import Versioned
 from octavo.protocol.errors import (
     ClientClosedError,
     LogDamagedError,
@@ -156,6 +157,15 @@ class ChainView:
         """Read the list as it stands now. Raises :class:`NoSuchLogError`."""
         self.take((await read_log(self._store, self.document.name, log_id=self.document.log_id)).value)
 
+    async def read_beginning(self) -> None:
+        """As :meth:`LogView.read_beginning`: it is in the list."""
+        await self.read_metadata()
+
+    def begin_at(self, position: int) -> None:
+        """As :meth:`LogView.begin_at`."""
+        if position > self.document.first_position:
+            self.take(replace(self.document, first_position=position))
+
     def take(self, document: LogDocument) -> None:
         """Note what stood in the store. It may have been read before what is known already: the beginning never goes
         back."""
@@ -209,11 +219,6 @@ class ChainView:
         self.check_loop()
         if self.closed:
             raise ClientClosedError(f"log {self.document.name}: this handle is closed")
-
-    @property
-    def gaps(self) -> tuple[tuple[int, int], ...]:
-        """The positions that were given up and not truncated since."""
-        return self.document.gaps
 
     def gap_at(self, position: int) -> tuple[int, int] | None:
         """The positions around this one that were given up, both inclusive; None where it was not."""
@@ -289,13 +294,17 @@ class ChainView:
                 return
             place = following
 
-    async def end_now(self, enough: int) -> int:
-        """As :meth:`LogView.end_now`. What was heard of a ledger holds as long as it is open."""
-        await self.read_metadata()
-        anew = ChainView(self._access, self.document, self._password, reach_of=self._heard_of)
+    async def end_now(self, enough: int) -> tuple[int, Versioned[LogDocument]]:
+        """The end by the list and the bookies of now, which may be below :attr:`end`: an operator may have accepted the
+        loss of entries that this handle remembers (rule O4); and the list. Where the list tells of ``enough``, no
+        bookie is asked. What was heard of a ledger holds as long as it is open. Raises as :meth:`read_metadata` and
+        :meth:`learn_end`."""
+        known = await read_log(self._store, self.document.name, log_id=self.document.log_id)
+        self.take(known.value)
+        anew = ChainView(self._access, known.value, self._password, reach_of=self._heard_of)
         end = await end_of_new(anew, enough)
         self.saw_end(end)
-        return end
+        return end, known
 
     def _heard_of(self, ledger_id: LedgerId) -> Reach | None:
         reach, reader = self._reach_of(ledger_id), self._readers.get(ledger_id)

@@ -13,7 +13,8 @@ AppendSegment    write, if its id is in   what it wanted: settled; truncation, r
                  ``making``, else refuse  rival: refuse            other clients stand as found
 Withdraw         write                    write                    the id is a segment or gone: settled
 NoteEnds         write                    write                    ends known already: settled
-Truncate         write                    write                    not above what stands there: settled
+Truncate         write                    write                    not above what stands there: settled; decided by
+                                                                   another list: refuse
 GiveUp           write                    write                    the gap is noted: settled
 SetRetention     write                    write                    the same: settled
 FoldPage         write                    write                    the oldest segments are others: settled
@@ -43,7 +44,7 @@ from octavo.client.log.document import (
     SegmentEnd,
 )
 from octavo.metadata.changes import Refuse, Settled
-from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError
+from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError, NoSuchLogError, NotLeaderError
 from octavo.protocol.ids import LedgerId
 
 
@@ -169,6 +170,16 @@ class NoteEnds:
         return Settled() if known == current else Write(known)
 
 
+class EndMovedError(MetadataConflictError):
+    """The log has changed since its end was found, by which a truncation was decided: look again. Never leaves this
+    package."""
+
+
+def end_moved(name: str) -> Refuse:
+    """Refuse a truncation that was decided by an end which may not hold any more."""
+    return Refuse(EndMovedError(f"log {name} has changed since its end was looked for"))
+
+
 @dataclass(frozen=True, slots=True)
 class Truncate:
     """Readers get nothing below ``before`` from now on; whole segments below it are dropped (rules L3 and P7).
@@ -184,10 +195,14 @@ class Truncate:
     that are dropped of it."""
     whole_pages: Mapping[str, tuple[LedgerId, ...]] | None = None
     """The ledgers of the pages that lie below ``before`` altogether, by document."""
+    looked: LogDocument | None = None
+    """The list by which ``before`` was found not to be above the end; None: it is not above the end for certain."""
 
     def decide(self, current: LogDocument) -> Decision:
         if current.state is LogState.DELETED:
             return _deleted(current)
+        if self.looked is not None and current != self.looked and current.first_position < self.before:
+            return end_moved(current.name)
         pages: list[PageReference] = []
         dropped = list(current.dropped)
         whole = self.whole_pages or {}

@@ -17,7 +17,15 @@ from octavo.client.log.bounds import (
     pages_to_merge,
     segments_to_fold,
 )
-from octavo.client.log.changes import DropPage, FoldPage, ForgetDropped, MarkDeleted, MergePages, Truncate
+from octavo.client.log.changes import (
+    DropPage,
+    EndMovedError,
+    FoldPage,
+    ForgetDropped,
+    MarkDeleted,
+    MergePages,
+    Truncate,
+)
 from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.document import (
@@ -147,17 +155,25 @@ class Housekeeper:
 
     # --- truncation -----------------------------------------------------------------------------------------------
 
-    async def truncate(self, before: int) -> Versioned[LogDocument]:
-        """Let readers have nothing below ``before``, and drop the segments that lie below it altogether."""
+    async def truncate(self, before: int, looked: Versioned[LogDocument] | None = None) -> Versioned[LogDocument]:
+        """Let readers have nothing below ``before``, and drop the segments that lie below it altogether.
+
+        ``looked``: the list by which ``before`` was found not to be above the end; None for positions that are not
+        above it for certain. Raises :class:`EndMovedError` if the list is another one by now (rule P7).
+        """
+        known = looked
         while True:
-            known = await read_log(self._store, self._name, log_id=self._log_id)
-            after = await self._truncate_some(known, before)
+            known = known or await read_log(self._store, self._name, log_id=self._log_id)
+            after = await self._truncate_some(known, before, None if looked is None else looked.value)
+            known = None
             if after is not None and not _has_truncated_page(after.value):
                 return after
             if after is not None:
                 await self.delete_dropped(after)
 
-    async def _truncate_some(self, known: Versioned[LogDocument], before: int) -> Versioned[LogDocument] | None:
+    async def _truncate_some(
+        self, known: Versioned[LogDocument], before: int, looked: LogDocument | None
+    ) -> Versioned[LogDocument] | None:
         """Truncate, and drop as many pages as one change of the list may. None where another client is at it, too."""
         whole: dict[str, tuple[LedgerId, ...]] = {}
         split: tuple[PageReference, PageReference | None, tuple[LedgerId, ...]] | None = None
@@ -175,8 +191,13 @@ class Housekeeper:
                 split = await self._split(page, segments, before)
                 break
             whole[page.document] = tuple(segment.ledger_id for segment in segments)
-        change = Truncate(before, split, whole)
-        after = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
+        change = Truncate(before, split, whole, looked)
+        try:
+            after = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
+        except EndMovedError:
+            if split is not None and split[1] is not None:
+                await self._store.delete_document(split[1].document)
+            raise
         documents = {page.document for page in known.value.pages} - {page.document for page in after.value.pages}
         for document in documents:
             await self._store.delete_document(document)

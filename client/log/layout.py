@@ -15,6 +15,7 @@ from octavo.client.log.status import SegmentStatus
 from octavo.client.log.view import LogView
 from octavo.client.log.writer import LogWriter
 from octavo.metadata.store import Lease
+from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 from octavo.protocol.quorums import Quorums
 
 
@@ -46,7 +47,8 @@ class LogLayout(Protocol):
         client that leads has not been disturbed (rule P3)."""
 
     async def truncate(self, before: int) -> None:
-        """Remove the entries below ``before``, which is above the first position and not above the end."""
+        """Remove the entries below ``before``. Not by the end that the handle remembers: an operator may have accepted
+        the loss of what lies before it, and a leader may add there now. Raises as ``Log.truncate``."""
 
     async def retain(self) -> None:
         """Apply the retention now."""
@@ -62,3 +64,14 @@ class LogLayout(Protocol):
 
     async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
         """What the metadata tell of the layout; the view has read them just now."""
+
+
+def check_not_beyond(name: str, before: int, end: int) -> None:
+    """Raise :class:`InvalidArgumentError` for a truncation above the end."""
+    if before > end:
+        raise InvalidArgumentError(f"log {name}: {before} is beyond its end, {end}")
+
+
+def changed_in_a_loop(name: str) -> MetadataConflictError:
+    """The error of a client that can never finish what it is about."""
+    return MetadataConflictError(f"log {name} is being changed in a loop", may_have_happened=False)

@@ -18,16 +18,17 @@ from typing import Literal
 
 from octavo.client.arguments import check_text, check_time
 from octavo.client.closable import Closable
+from octavo.client.log.beginning import Beginning
 from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.cursor_keeper import CursorKeeper
 from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.cursors import Cursor
 from octavo.client.log.document import Retention, check_retention
 from octavo.client.log.entries import Gap, LogEntry, LogExtent
+from octavo.client.log.iteration import EntryIteration
 from octavo.client.log.layout import LogLayout
-from octavo.client.log.ledgers import LedgerAccess, used_before
+from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import check_cursor_name, lock_name
-from octavo.client.log.outcomes import check_kept, count_added, doubt_of
 from octavo.client.log.own_writers import OwnWriters
 from octavo.client.log.status import LogStatus
 from octavo.client.log.view import Place
@@ -36,15 +37,12 @@ from octavo.client.opening import Opening
 from octavo.client.read.reader import LedgerReader
 from octavo.metadata.store import Lease
 from octavo.protocol.errors import (
-    ClientClosedError,
     InvalidArgumentError,
     LeaseLostError,
     LogDamagedError,
-    MetadataUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerError,
     OctavoError,
-    QuorumLostError,
 )
 from octavo.protocol.ids import ID_MAX
 
@@ -66,9 +64,12 @@ class Log(Closable):
         on_writer: Callable[[LogWriter], object],
         on_close: Callable[["Log"], Awaitable[None]],
         on_writer_closed: Callable[[LogWriter], object],
+        on_truncated: Callable[["Log"], object],
+        known_at: float,
     ) -> None:
         """``cursors`` keeps the log's cursors for all handles of the client. ``on_writer`` is told of every writer that
-        this handle makes. ``on_close`` stores what cursors moved."""
+        this handle makes. ``on_close`` stores what cursors moved. ``on_truncated`` is told when this handle has
+        truncated the log. ``known_at``: when ``layout`` was read, on the loop's clock."""
         self._access = access
         self._store = access.store
         self._loop = asyncio.get_running_loop()
@@ -78,6 +79,14 @@ class Log(Closable):
         self._on_writer_closed = on_writer_closed
         self._own = OwnWriters(layout.view.name)
         self._on_close = on_close
+        self._on_truncated = on_truncated
+        self._beginning = Beginning(
+            layout.view.name,
+            access.options.log_truncation_seconds,
+            layout.view.read_beginning,
+            known_at=known_at,
+        )
+        self._iteration = EntryIteration(layout.view, self._beginning, self.refresh)
         self._cursors = cursors
 
     def __repr__(self) -> str:
@@ -130,9 +139,14 @@ class Log(Closable):
         Raises :class:`NoSuchLogError`, :class:`QuorumLostError` when no bookie of the last segment answers.
         """
         self._view.check_open()
-        await self._view.read_metadata()
+        await self._read_metadata()
         await self._view.learn_end()
         return self.end
+
+    async def _read_metadata(self) -> None:
+        began_at = self._loop.time()
+        await self._view.read_metadata()
+        self._beginning.known(began_at)
 
     async def status(self) -> LogStatus:
         """Segments, leader, cursors, and what retention will drop next. Raises :class:`NoSuchLogError`."""
@@ -178,10 +192,11 @@ class Log(Closable):
         _check_range(first, last)
         if last >= self._view.end:
             await self.refresh()
+        await self._beginning.ask()
         self._view.check_truncated(first)
         if last >= self._view.end:
             raise NoSuchEntryError(f"log {self.name}: position {last} is not below its end, {self._view.end}")
-        async with aclosing(self._entries(first, last)) as entries:
+        async with aclosing(self._iteration.entries(first, last)) as entries:
             return [entry async for entry in entries]
 
     def entries(self, first: int | None = None, last: int | None = None) -> AsyncGenerator[LogEntry]:
@@ -196,7 +211,7 @@ class Log(Closable):
                 raise InvalidArgumentError(f"a position is an integer, not {position!r}")
         start = 0 if first is None else first
         _check_range(start, start if last is None else max(start, last))
-        return self._entries(first, last)
+        return self._iteration.entries(first, last)
 
     def __aiter__(self) -> AsyncGenerator[LogEntry]:
         return self.entries()
@@ -217,7 +232,7 @@ class Log(Closable):
             raise InvalidArgumentError(f"on_truncated is 'raise' or 'skip', not {on_truncated!r}")
         start = self.first_position if first is None else first
         _check_range(start, start)
-        return self._follow(start, skip=on_truncated == "skip")
+        return self._iteration.follow(start, skip=on_truncated == "skip")
 
     async def position_at(self, time: datetime) -> int:
         """The first position whose entry was sealed at ``time`` (aware) or later; the end where there is none."""
@@ -248,6 +263,7 @@ class Log(Closable):
             await self.refresh()
         if last >= self._view.end:
             raise NoSuchEntryError(f"log {self.name}: position {last} is not below its end, {self._view.end}")
+        await self._beginning.ask()
         found: list[LogExtent] = []
         position = first
         while position <= last:
@@ -294,8 +310,8 @@ class Log(Closable):
     async def _enter_reader(self, position: int, stack: AsyncExitStack) -> tuple[Place, LedgerReader]:
         while True:
             self._view.check_open()
+            await self._beginning.ask()
             self._view.check_truncated(position)
-            check_kept(self._view, position)
             try:
                 place = await self._view.locate(position)
                 if place is None:
@@ -316,14 +332,12 @@ class Log(Closable):
         if type(before) is not int or before < 0:
             raise InvalidArgumentError(f"a log is truncated before a position from 0 on, not {before!r}")
         self._view.check_open()
-        # Not by the end that the handle remembers: an operator may have accepted the loss of what lies before it, and a
-        # leader may add there now.
-        end = await self._view.end_now(before)
-        if before > end:
-            raise InvalidArgumentError(f"log {self.name}: {before} is beyond its end, {end}")
-        if before <= self.first_position:
-            return
         await self._layout.truncate(before)
+        self._on_truncated(self)
+
+    def begin_at(self, position: int) -> None:
+        """Another handle of this client has truncated the log there. Used only inside this package."""
+        self._view.begin_at(position)
 
     async def give_up(self, ledger_id: int, *, last: int | None = None) -> Gap:
         """Skip a segment whose ledger was deleted by hand: its positions are lost, and followers get the returned
@@ -358,6 +372,7 @@ class Log(Closable):
         """Apply the retention now, for a log without a leader; gives the first position afterwards."""
         await self.refresh()
         await self._layout.retain()
+        self._on_truncated(self)
         return self.first_position
 
     async def cursor(self, name: str) -> Cursor:
@@ -367,7 +382,7 @@ class Log(Closable):
         check_cursor_name(name)
         self._view.check_open()
         return Cursor(
-            await self._cursors.open(name, self._beginning),
+            await self._cursors.open(name, self._first_now),
             self._cursors,
             follow=self.follow,
             end=lambda: self.end,
@@ -376,9 +391,8 @@ class Log(Closable):
             touch_seconds=self._access.options.log_cursor_idle_seconds / 4,
         )
 
-    async def _beginning(self) -> int:
-        """Where the log begins now."""
-        await self._view.read_metadata()
+    async def _first_now(self) -> int:
+        await self._read_metadata()
         return self.first_position
 
     async def cursors(self) -> dict[str, CursorState]:
@@ -387,15 +401,14 @@ class Log(Closable):
         return await read_cursors(self._store, self.log_id)
 
     async def outcome(self, error: OctavoError) -> bool | None:
-        """Whether the add that failed with ``error`` is in the log: True; False, once no writer can add it any more, or
-        its position was given up; None while that is not known (rule P6). Of an ``add_many``: whether all of it is;
-        :meth:`added` tells how much.
+        """Whether the add that failed with ``error`` is in the log: True; False, once no writer can add it any more;
+        None while that is not known (rule P6). Of an ``add_many``: whether all of it is; :meth:`added` tells how much.
 
         May be asked of any handle of the log, in any client. Raises :class:`InvalidArgumentError` for an error that is
-        not of an add to this log; :class:`LogDamagedError` where another ledger's entry is in its place, and of an
-        ``add_many`` of which the middle was given up.
+        not of an add to this log, :class:`LogDamagedError` where another ledger's entry is in its place.
         """
-        added, doubt = await self.added(error), error.doubt
+        added = await self.added(error)
+        doubt = error.doubt
         if added is None or doubt is None:
             return None if added is None else False
         return added == doubt.sent + doubt.unsent
@@ -404,11 +417,33 @@ class Log(Closable):
         """How many payloads of the add that failed with ``error`` are in the log, counted from its beginning; None
         while that is not known (rule P6). The others will not get there: add them again. Raises as :meth:`outcome`.
         """
+        if not isinstance(error, OctavoError):
+            raise InvalidArgumentError(f"this is no error of an add to a log: {error!r}")
         self._view.check_loop()
-        doubt = doubt_of(error, self._view)
-        return (
-            0 if doubt is None else await count_added(self._view, doubt, lambda position: self.read(position, position))
-        )
+        doubt = error.doubt
+        if doubt is None:
+            if not error.may_have_happened:
+                return 0
+            raise InvalidArgumentError("the error is not of an add that was sent to a log")
+        if doubt.log_id != self.log_id:
+            raise InvalidArgumentError(f"the add was to another log than {self.name} ({self.log_id})")
+        await self._view.read_metadata()
+        stop = await self._view.end_of_term(doubt.term)
+        if stop is not None:
+            return max(0, doubt.sent - max(0, doubt.position + 1 - stop))
+        if self._view.term != doubt.term:
+            return None
+        with contextlib.suppress(OctavoError):
+            await self._view.learn_end()
+        if doubt.position >= self._view.end:
+            return None
+        try:
+            await self.read(doubt.position, doubt.position)  # an entry of another ledger is not this add
+        except LogDamagedError:
+            raise
+        except OctavoError:
+            pass  # it was truncated, or no bookie answers now; that it is below the end is known all the same
+        return doubt.sent
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
@@ -472,103 +507,9 @@ class Log(Closable):
         self._view.check_loop()
         if self._view.closed:
             return
+        await self._beginning.close()
         await self._view.close()
         await self._on_close(self)
-
-    # --- entries ------------------------------------------------------------------------------------------------------
-
-    async def _bounds(self, first: int | None, last: int | None) -> tuple[int, int, OctavoError | None]:
-        """The first and the last position of an iteration, and why the log may go on behind them. The end is asked for
-        unless ``last`` is known to lie below it."""
-        unknown: OctavoError | None = None
-        if last is None or last >= self._view.end:
-            try:
-                await self.refresh()
-            except (QuorumLostError, MetadataUnavailableError) as error:
-                if last is not None:
-                    raise
-                unknown = error
-        start, end = self.first_position if first is None else first, self._view.end
-        if last is not None and start <= last >= end:
-            self._view.check_truncated(start)
-            raise NoSuchEntryError(f"log {self.name}: position {last} is not below its end, {end}")
-        return start, end - 1 if last is None else last, unknown
-
-    async def _entries(self, first: int | None, last: int | None) -> AsyncGenerator[LogEntry]:
-        position, last, unknown = await self._bounds(first, last)
-        while position <= last:
-            self._view.check_open()
-            self._view.check_truncated(position)
-            check_kept(self._view, position)
-            try:
-                place = await self._view.locate(position)
-                if place is None:
-                    raise LogDamagedError(f"log {self.name}: no segment holds position {position}")
-                stop = last if place.stop is None else min(last, place.stop - 1)
-                base, term, ledger_id, made_at_ms = place.base, place.term, place.ledger_id, place.made_at_ms
-                async with (
-                    self._view.reading(place) as reader,
-                    aclosing(reader.entries(position - base, stop - base)) as entries,
-                ):
-                    async for entry in entries:
-                        if position < self._view.first_position:
-                            break
-                        if entry.sealed_at_ms < made_at_ms:
-                            raise used_before(self.name, ledger_id, f"entry {entry.entry_id} was sealed before it")
-                        yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
-                        position += 1
-            except NoSuchLedgerError as error:
-                await self._view.explain_missing(position, error)
-            except ClientClosedError:
-                self._view.check_open()  # says that the handle is closed, rather than a ledger's reader
-                raise
-        if unknown is not None:
-            raise unknown
-
-    async def _follow(self, first: int, *, skip: bool) -> "AsyncGenerator[LogEntry | Gap]":
-        position = first
-        self._view.watch()
-        while True:
-            self._view.check_open()
-            if position < self._view.first_position:
-                if not skip:
-                    self._view.check_truncated(position)
-                beginning = self._view.first_position
-                yield Gap(position, beginning - 1)
-                position = beginning
-            gap = self._view.gap_at(position)
-            if gap is not None:
-                yield Gap(position, gap[1])
-                position = gap[1] + 1
-                continue
-            seen = self._view.changes
-            try:
-                place = await self._view.locate(position)
-                if place is None or (place.stop is not None and position >= place.stop):
-                    if self._view.is_sealed:
-                        if position > self._view.end:
-                            raise NoSuchEntryError(
-                                f"log {self.name} is sealed and ends at {self._view.end}: there will never be a "
-                                f"position {position}"
-                            )
-                        return
-                    await self._view.wait_change(seen)
-                    continue
-                base, term, ledger_id, made_at_ms = place.base, place.term, place.ledger_id, place.made_at_ms
-                async with self._view.reading(place) as reader, aclosing(reader.follow(position - base)) as entries:
-                    async for entry in entries:
-                        if position < self._view.first_position:
-                            break
-                        if entry.sealed_at_ms < made_at_ms:
-                            raise used_before(self.name, ledger_id, f"entry {entry.entry_id} was sealed before it")
-                        self._view.saw_end(position + 1)
-                        yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
-                        position += 1
-            except NoSuchLedgerError as error:
-                await self._view.explain_missing(position, error)
-            except ClientClosedError:
-                self._view.check_open()
-                raise
 
 
 def _check_range(first: object, last: object) -> None:

@@ -61,11 +61,12 @@ class Logs:
             document = (await self._maker.create_stream(name, quorums, protection, retention, full_copies)).value
         else:
             document = (await self._maker.create_chain(name, quorums, protection, retention)).value
-        return await self._opened(document, protection.password)
+        return await self._opened(document, protection.password, asyncio.get_running_loop().time())
 
     async def open(self, name: str, password: bytes) -> Log:
         """A handle on the log. Raises :class:`NoSuchLogError`, :class:`UnauthorizedError`."""
-        return await self._opened((await read_document(self._access.store, name)).value, password)
+        began_at = asyncio.get_running_loop().time()
+        return await self._opened((await read_document(self._access.store, name)).value, password, began_at)
 
     async def names(self, prefix: str) -> AsyncIterator[str]:
         """The names of all logs that start with ``prefix``, in bounded memory. Logs being deleted are left out."""
@@ -100,19 +101,27 @@ class Logs:
         if failures:
             raise failures[0]
 
-    async def _opened(self, document: AnyLogDocument, password: bytes) -> Log:
+    async def _opened(self, document: AnyLogDocument, password: bytes, known_at: float) -> Log:
         log = Log(
             self._access,
             await self._layout_of(document, password),
             self._cursors.join(document.name, document.log_id),
             on_writer=self._note_writer,
             on_close=self._handle_closed,
+            on_truncated=self._truncated,
+            known_at=known_at,
             on_writer_closed=lambda writer: self._writers.pop(writer, None),
         )
         self._handles[log] = None
         await log.start()
         log._warns_if_unclosed = self._warns_if_unclosed()
         return log
+
+    def _truncated(self, log: Log) -> None:
+        """All handles of this client keep to it at once (rule P7)."""
+        for other in self._handles:
+            if other.log_id == log.log_id:
+                other.begin_at(log.first_position)
 
     async def _handle_closed(self, log: Log) -> None:
         self._handles.pop(log, None)

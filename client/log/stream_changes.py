@@ -8,7 +8,11 @@ change             MAKING                ACTIVE                      DELETED
 MarkActive         write                 settled                     refuse
 SetStreamRetention refuse                write                       refuse
 RaiseFirst         refuse                write, or settled if not    refuse
-                                         above what stands there
+                                         above what stands there;
+                                         refuse if its note is gone
+NoteTruncation     refuse                write, or settled           refuse
+ForgetTruncation   refuse                write, or settled if none   refuse
+                                         is there, or another one
 ForgetAbandoned    refuse                write, or settled if none   write, or settled
                                          is there
 MarkStreamDeleted  write                 write                       settled
@@ -22,8 +26,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from octavo.client.log.changes import end_moved
 from octavo.client.log.document import LogState, Retention
-from octavo.client.log.stream_document import StreamLogDocument
+from octavo.client.log.stream_document import StreamLogDocument, Truncating
 from octavo.metadata.changes import Refuse, Settled
 from octavo.protocol.errors import NoSuchLogError
 from octavo.protocol.ids import LedgerId
@@ -81,13 +86,50 @@ class RaiseFirst:
     """A client truncates the log for its readers (rule P7)."""
 
     first_position: int
+    noted: Truncating | None = None
+    """What was noted before the end was looked at; None: the position is not above the end for certain."""
 
     def decide(self, current: StreamLogDocument) -> StreamLogDecision:
         if current.state is not LogState.ACTIVE:
             return _gone(current)
         if self.first_position <= current.first_position:
             return Settled()
-        return WriteStreamLog(replace(current, first_position=self.first_position))
+        if self.noted is None:
+            return WriteStreamLog(replace(current, first_position=self.first_position))
+        if current.truncating != self.noted:
+            return end_moved(current.name)
+        return WriteStreamLog(replace(current, first_position=self.first_position, truncating=None))
+
+
+@dataclass(frozen=True, slots=True)
+class NoteTruncation:
+    """A client is about to truncate within the last fragment, and looks at the end after this (rule P7). It takes the
+    place of any other such note: its client looks again."""
+
+    truncating: Truncating
+
+    def decide(self, current: StreamLogDocument) -> StreamLogDecision:
+        if current.state is not LogState.ACTIVE:
+            return _gone(current)
+        if current.truncating == self.truncating:
+            return Settled()
+        return WriteStreamLog(replace(current, truncating=self.truncating))
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTruncation:
+    """A leader begins: a truncation under way was decided by an end that may not hold any more. Or a client gives its
+    own up."""
+
+    only: Truncating | None = None
+    """This one; None: any."""
+
+    def decide(self, current: StreamLogDocument) -> StreamLogDecision:
+        if current.state is not LogState.ACTIVE:
+            return _gone(current)
+        if current.truncating is None or self.only not in (None, current.truncating):
+            return Settled()
+        return WriteStreamLog(replace(current, truncating=None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,14 @@ def stream_term(log_term: int) -> int:
     return log_term + FIRST_TERM
 
 
+class Truncating(NamedTuple):
+    """What a client that truncates within the last fragment notes before it looks at the end once more (rule P7)."""
+
+    before: int
+    token: str
+    """Of this truncation and no other."""
+
+
 class Abandoned(NamedTuple):
     """The stream of a creator that another one has got ahead of."""
 
@@ -71,6 +79,8 @@ class StreamLogDocument:
     state: LogState = LogState.ACTIVE
     first_position: int = 0
     """Readers get nothing below it, and nothing below the start of the stream (rule P7). Never falls."""
+    truncating: "Truncating | None" = None
+    """A client that is about to truncate within the last fragment; None: none is. A leader that begins forgets it."""
     abandoned: tuple[Abandoned, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Fields of a newer version, kept as they are."""
@@ -96,6 +106,8 @@ class StreamLogDocument:
             "state": self.state.value,
             "first_position": self.first_position,
         }
+        if self.truncating is not None:
+            fields["truncating"] = list(self.truncating)
         if self.abandoned:
             fields["abandoned"] = [list(one) for one in self.abandoned]
         return encode_object(fields, format_number=FORMAT)
@@ -129,6 +141,7 @@ def _stream_log_from(fields: Mapping[str, Any], name: str) -> StreamLogDocument:
             retention=Retention(seconds, byte_limit, bool(cursors)),
             state=LogState(reader.get("state", str)),
             first_position=reader.get("first_position", int),
+            truncating=_truncating(reader.added_later("truncating", list, None)),
             abandoned=tuple(_abandoned(*one) for one in reader.added_later("abandoned", list, [])),
             unknown=reader.unknown_fields(),
         )
@@ -136,6 +149,15 @@ def _stream_log_from(fields: Mapping[str, Any], name: str) -> StreamLogDocument:
         raise
     except (ValueError, TypeError) as error:
         raise reader.damaged(str(error)) from error
+
+
+def _truncating(fields: list[Any] | None) -> Truncating | None:
+    if fields is None:
+        return None
+    before, token = fields
+    if type(before) is not int or type(token) is not str or before < 0:
+        raise ValueError("a truncation under way is a number from 0 on and a text")
+    return Truncating(before, token)
 
 
 def _abandoned(ledger_id: int, misses: int) -> Abandoned:

@@ -13,7 +13,7 @@ from octavo.client.log.document import NO_RETENTION
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import cursors_document, list_document
 from octavo.client.log.stream_changes import ForgetAbandoned, MarkStreamDeleted, RaiseFirst
-from octavo.client.log.stream_document import StreamLogDocument
+from octavo.client.log.stream_document import StreamLogDocument, Truncating
 from octavo.client.log.stream_retention import stream_retention_cut
 from octavo.client.log.update import read_stream_log, update_stream_log
 from octavo.metadata.pages import PageMissingError
@@ -122,10 +122,16 @@ class StreamHousekeeper:
 
     # --- truncation and deletion --------------------------------------------------------------------------------------
 
-    async def truncate(self, before: int) -> tuple[Versioned[StreamLogDocument], Versioned[StreamMetadata]]:
+    async def truncate(
+        self, before: int, noted: Truncating | None = None
+    ) -> tuple[Versioned[StreamLogDocument], Versioned[StreamMetadata]]:
         """Let readers have nothing below ``before``, and drop what of the stream lies below it. The part of the last
-        fragment that does goes once there is another one (rule P7)."""
-        known = await update_stream_log(self._store, self._name, RaiseFirst(before), log_id=self._log_id)
+        fragment that does goes once there is another one (rule P7).
+
+        ``noted``: before the end was looked at; None for positions that are not above it for certain. Raises
+        :class:`EndMovedError` if the note is gone by now.
+        """
+        known = await update_stream_log(self._store, self._name, RaiseFirst(before, noted), log_id=self._log_id)
         return known, await self.follow_document(known.value)
 
     async def follow_document(self, document: StreamLogDocument) -> Versioned[StreamMetadata]:

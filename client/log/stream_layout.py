@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 
+from octavo.client.log.changes import EndMovedError
 from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.document import Retention
 from octavo.client.log.entries import Gap
-from octavo.client.log.layout import LayoutStatus
+from octavo.client.log.layout import LayoutStatus, changed_in_a_loop, check_not_beyond
 from octavo.client.log.ledgers import LedgerAccess
-from octavo.client.log.stream_changes import SetStreamRetention
-from octavo.client.log.stream_document import StreamLogDocument
+from octavo.client.log.stream_changes import ForgetTruncation, NoteTruncation, SetStreamRetention
+from octavo.client.log.stream_document import StreamLogDocument, Truncating
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
 from octavo.client.log.stream_lead import take_over_stream
 from octavo.client.log.stream_status import segments_of_stream
 from octavo.client.log.stream_view import StreamView
 from octavo.client.log.update import read_root, update_stream_log
 from octavo.client.log.writer import LogWriter
+from octavo.metadata.settling import ATTEMPTS_MAX
 from octavo.metadata.store import Lease, Versioned
 from octavo.metadata.stream_changes import SealStream
 from octavo.metadata.stream_model import StreamMetadata
@@ -81,10 +83,40 @@ class StreamLayout:
     # --- what is kept -------------------------------------------------------------------------------------------------
 
     async def truncate(self, before: int) -> None:
-        """Remove the entries below ``before``."""
-        known, root = await self._housekeeper.truncate(before)
-        self.view.take(known.value)
-        self.view.take_root(root)
+        """Remove the entries below ``before``.
+
+        Below the last fragment, or the end that the root tells, nothing can be lost any more. Else an operator may
+        accept a loss (rule O4) after the end was looked for, and a leader then add below ``before``. So the truncation
+        is noted before the last look. A leader that begins after that finds the note, and takes it away, or begins
+        above; one that had begun before is seen by the look (rule P7).
+        """
+        noted: Truncating | None = None
+        for _ in range(ATTEMPTS_MAX):
+            end, root = await self.view.end_now(before)
+            if before > end:
+                await self._forget(noted)
+                check_not_beyond(self._name, before, end)
+            if before <= self.view.first_position:
+                await self._forget(noted)
+                return
+            told = root.end_position
+            if noted is None and before > (root.last_fragment.first_position if told is None else told + 1):
+                noted = Truncating(before, self._access.random_token())
+                await update_stream_log(self._store, self._name, NoteTruncation(noted), log_id=self._log_id)
+                continue
+            try:
+                known, after = await self._housekeeper.truncate(before, noted)
+            except EndMovedError:
+                noted = None
+                continue
+            self.view.take(known.value)
+            self.view.take_root(after)
+            return
+        raise changed_in_a_loop(self._name)
+
+    async def _forget(self, noted: Truncating | None) -> None:
+        if noted is not None:
+            await update_stream_log(self._store, self._name, ForgetTruncation(noted), log_id=self._log_id)
 
     async def retain(self) -> None:
         """Apply the retention now."""

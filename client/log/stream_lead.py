@@ -21,9 +21,10 @@ from octavo.client.log.lead import LeadHost
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.quorum_change import QuorumChange
+from octavo.client.log.stream_changes import ForgetTruncation
 from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log, log_term
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
-from octavo.client.log.update import explain_missing, read_root, read_stream_log
+from octavo.client.log.update import explain_missing, read_root, read_stream_log, update_stream_log
 from octavo.client.log.writer import LogWriter
 from octavo.client.stream.streams import NewTermSegment, checked_secrets
 from octavo.client.stream.term_segment import TermSegment
@@ -160,8 +161,12 @@ class StreamLead:
         return await read_root(self._access.store, self._document)
 
     async def _read_first_position(self) -> int:
-        """Where readers get the log from now: another client may have truncated it since this handle saw it."""
-        known = await read_stream_log(self._access.store, self.name, log_id=self.log_id)
+        """Where readers get the log from now: another client may have truncated it since this handle saw it. One that
+        is about to within the last fragment has to look at the end again: it may be another one now (rule P7)."""
+        store = self._access.store
+        known = await read_stream_log(store, self.name, log_id=self.log_id)
+        if known.value.truncating is not None:
+            known = await update_stream_log(store, self.name, ForgetTruncation(), log_id=self.log_id, known=known)
         return known.value.first_position
 
     def _is_named(self, document: AnyLogDocument) -> bool:

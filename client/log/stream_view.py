@@ -16,7 +16,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from octavo.client.log.document import LogState
@@ -183,6 +183,15 @@ class StreamView:
             else:
                 return
 
+    async def read_beginning(self) -> None:
+        """As :meth:`LogView.read_beginning`: the start of the stream follows the document."""
+        self.take((await read_stream_log(self._store, self.name, log_id=self.log_id)).value)
+
+    def begin_at(self, position: int) -> None:
+        """As :meth:`LogView.begin_at`."""
+        if position > self.document.first_position:
+            self.take(replace(self.document, first_position=position))
+
     def take(self, document: StreamLogDocument) -> None:
         """Note what stood under the log's name. It may be older than what is known: the beginning never goes back."""
         if document.first_position < self.document.first_position:
@@ -296,11 +305,6 @@ class StreamView:
                 first_position=first,
             )
 
-    @property
-    def gaps(self) -> tuple[tuple[int, int], ...]:
-        """Nothing of a stream is ever given up."""
-        return ()
-
     def gap_at(self, position: int) -> tuple[int, int] | None:
         """None: nothing of a stream is ever given up. ``position`` does not matter."""
         return None
@@ -374,14 +378,18 @@ class StreamView:
                 await self.explain_missing(place.piece.first_position, error)
         raise InternalError(f"log {self.name}: its end moves faster than it can be found")
 
-    async def end_now(self, enough: int) -> int:
-        """As :meth:`LogView.end_now`. What was heard of a term holds as long as it goes on."""
+    async def end_now(self, enough: int) -> tuple[int, StreamMetadata]:
+        """The end by the metadata and the bookies of now, which may be below :attr:`end`: an operator may have accepted
+        the loss of entries that this handle remembers (rule O4); and the root by which it was looked for. Where the
+        root tells of ``enough``, no bookie is asked. What was heard of a term holds as long as it goes on. Raises as
+        :meth:`read_metadata` and :meth:`learn_end`."""
         await self.read_metadata()
-        anew = StreamView(self._access, self.document, self.root, self._password, reach=self._reach)
+        root = self.root
+        anew = StreamView(self._access, self.document, root, self._password, reach=self._reach)
         anew._confirmed = self._confirmed
         end = await end_of_new(anew, enough)
         self.saw_end(end)
-        return end
+        return end, root.value
 
     def _learn_confirmed(self, place: StreamPlace, reader: LedgerReader) -> None:
         last = reader.last_add_confirmed

@@ -5,7 +5,6 @@ When everything is over, a client that has only such a handle must lead as one w
 """
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -116,7 +115,5 @@ class Standby:
         except OctavoError as error:
             leader.failed(index, error)
             raise
-        finally:
-            with contextlib.suppress(OctavoError):
-                await writer.close()  # a handle leads once at a time
+        await writer.close()
         self._world.trace.count("log: led with a handle that was kept")

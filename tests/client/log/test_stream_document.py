@@ -8,21 +8,26 @@ from typing import Any
 import pytest
 from octavo.client.arguments import Protection
 from octavo.client.client import Client
+from octavo.client.log.changes import EndMovedError
 from octavo.client.log.document import NO_RETENTION, LogDocument, LogState, Retention, decode_log
 from octavo.client.log.log import Log
 from octavo.client.log.names import list_document
 from octavo.client.log.stream_changes import (
     ForgetAbandoned,
+    ForgetTruncation,
     MarkActive,
     MarkStreamDeleted,
+    NoteTruncation,
     RaiseFirst,
     SetStreamRetention,
     StreamLogChange,
+    StreamLogDecision,
     WriteStreamLog,
 )
 from octavo.client.log.stream_document import (
     Abandoned,
     StreamLogDocument,
+    Truncating,
     decode_any_log,
     log_term,
     stream_term,
@@ -84,9 +89,31 @@ def test_a_layout_of_a_newer_version_is_refused_clearly() -> None:
         decode_any_log(other, "orders")
 
 
+def test_a_truncation_under_way_is_kept_and_known() -> None:
+    noted = replace(DOCUMENT, truncating=NOTED)
+    assert decode_any_log(noted.encode(), "orders") == noted
+    done = replace(DOCUMENT, first_position=9)
+    decisions: list[tuple[StreamLogChange, StreamLogDecision]] = [
+        (RaiseFirst(9, NOTED), WriteStreamLog(done)),
+        (NoteTruncation(NOTED), Settled()),
+        (NoteTruncation(ANOTHER), WriteStreamLog(replace(DOCUMENT, truncating=ANOTHER))),
+        (ForgetTruncation(), WriteStreamLog(DOCUMENT)),
+        (ForgetTruncation(NOTED), WriteStreamLog(DOCUMENT)),
+        (ForgetTruncation(ANOTHER), Settled()),
+    ]
+    for change, decision in decisions:
+        assert change.decide(noted) == decision
+    refused = RaiseFirst(9, ANOTHER).decide(noted)
+    assert isinstance(refused, Refuse)
+    assert isinstance(refused.error, EndMovedError)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
+        {"truncating": [1]},
+        {"truncating": [-1, "a"]},
+        {"truncating": [1, 2]},
         {"ledger_id": -1},
         {"first_position": "3"},
         {"retention": [1]},
@@ -111,6 +138,7 @@ def test_a_log_counts_its_leaders_and_not_its_creator() -> None:
 
 # --- changes ----------------------------------------------------------------------------------------------------------
 
+NOTED, ANOTHER = Truncating(9, "a"), Truncating(9, "b")
 MAKING, ACTIVE, DELETED = (replace(DOCUMENT, state=state) for state in LogState)
 
 
@@ -123,6 +151,9 @@ MAKING, ACTIVE, DELETED = (replace(DOCUMENT, state=state) for state in LogState)
         (SetStreamRetention(DOCUMENT.retention), Refuse, Settled, Refuse),
         (RaiseFirst(4), Refuse, replace(ACTIVE, first_position=4), Refuse),
         (RaiseFirst(3), Refuse, Settled, Refuse),
+        (RaiseFirst(3, NOTED), Refuse, Settled, Refuse),
+        (NoteTruncation(NOTED), Refuse, replace(ACTIVE, truncating=NOTED), Refuse),
+        (ForgetTruncation(), Refuse, Settled, Refuse),
         (ForgetAbandoned([LedgerId(5)], []), Refuse, replace(ACTIVE, abandoned=()), replace(DELETED, abandoned=())),
         (
             ForgetAbandoned([], [LedgerId(5)]),
