@@ -6,6 +6,7 @@ from pathlib import Path
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.filesystem import is_disk_full
+from octavo.bookie.disk.shortage import describe_shortage
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.bookie.index.format import IndexDamagedError, IndexUnreadableError
 from octavo.bookie.storage.replay import JournalUnreadableError
@@ -41,12 +42,10 @@ def _directories_of(config: BookieConfig) -> str:
 def disk_error(error: OSError, path: Path) -> BookieStartError:
     """The error for a file or directory that cannot be read or written; ``path`` is named if the error names none."""
     where = error.filename or path
-    remedy = (
-        "; free some space: a bookie that starts must write before it can collect garbage"
-        if is_disk_full(error)
-        else ""
-    )
-    return BookieStartError(f"{where}: {error.strerror or error}{remedy}")
+    if is_disk_full(error):
+        shortage = describe_shortage(error, Path(where))
+        return BookieStartError(f"{where}: {shortage}: a bookie that starts must write before it can collect garbage")
+    return BookieStartError(f"{where}: {error.strerror or error}")
 
 
 def listen_error(error: OSError, config: BookieConfig) -> BookieStartError:

@@ -193,13 +193,12 @@ def read_password(password_file: Path | None) -> bytes:
     """
     if password_file is None:
         return os.environb.get(b"OCTAVO_PASSWORD", b"")
+    from octavo.security.secret_files import read_secret, without_newline  # noqa: PLC0415
+
     try:
-        content = password_file.read_bytes()
-    except OSError as error:
-        raise CommandError(f"cannot read the password file {password_file}: {error.strerror or error}") from error
-    if content.endswith(b"\r\n"):
-        return content[:-2]
-    return content.removesuffix(b"\n")
+        return without_newline(read_secret(password_file, "password file"))
+    except InvalidArgumentError as error:
+        raise CommandError(error.message) from error
 
 
 def command[**P](

@@ -111,9 +111,12 @@ def _for_principal(authority: "Pair", name: str) -> "Pair":
 
 def _read_authority(directory: Path) -> "Pair":
     from octavo.security.authority import Pair  # noqa: PLC0415
+    from octavo.security.secret_files import read_secret  # noqa: PLC0415
 
     try:
-        return Pair((directory / f"{CA}.crt").read_bytes(), (directory / f"{CA}.key").read_bytes())
+        certificate, key = (directory / f"{CA}.crt").read_bytes(), directory / f"{CA}.key"
+        key.stat()
+        return Pair(certificate, read_secret(key, "key of the authority"))
     except OSError as error:
         raise CommandError(
             f"{error.filename}: {error.strerror}; `octavo tls init {directory}` makes an authority"

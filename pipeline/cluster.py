@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from octavo.client.client import Client, connect
@@ -14,6 +13,7 @@ from octavo.metadata.model import LedgerMetadata
 from octavo.pipeline.options import ClusterOptions
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
+from octavo.security.secret_files import read_secret, without_newline
 
 METADATA_READS_AT_ONCE_MAX = 32
 """Ledgers whose metadata is read concurrently: enough to hide the latency of the store without overloading it."""
@@ -22,17 +22,15 @@ METADATA_READS_AT_ONCE_MAX = 32
 def read_password(options: ClusterOptions) -> bytes:
     """The password from the file or environment variable on this machine; empty if the variable is not set.
 
-    One newline at the end of the file is removed. Raises :class:`InvalidArgumentError` if the file cannot be read.
+    One newline at the end of the file is removed. Raises :class:`InvalidArgumentError` if the file cannot be read, or
+    every user of this machine could read it.
     """
     if options.password_file is None:
         return os.environb.get(options.password_variable.encode(), b"")
     try:
-        password = Path(options.password_file).read_bytes()
-    except OSError as error:
-        raise InvalidArgumentError(
-            f"passwordFile {options.password_file}: {error.strerror}; the file must exist on every machine"
-        ) from error
-    return password.removesuffix(b"\n").removesuffix(b"\r") if password.endswith(b"\n") else password
+        return without_newline(read_secret(options.password_file, "passwordFile"))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{error.message} (on every machine that reads ledgers)") from error
 
 
 async def open_reader(client: Client, ledger_id: int, options: ClusterOptions) -> LedgerReader:

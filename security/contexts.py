@@ -4,12 +4,12 @@ the certificate of a context in use does not always replace it."""
 import contextlib
 import os
 import ssl
-import stat
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
 from octavo.security.names import bookie_uri, names_of, principal_uri
+from octavo.security.secret_files import check_secret
 from octavo.security.tls_options import Tls
 from octavo.security.tls_session import TlsSession
 
@@ -115,14 +115,12 @@ def check_bookie(session: TlsSession, bookie_id: str) -> None:
 
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    check_secret(key, "TLS: key")
     try:
-        mode = os.stat(key).st_mode
         with open(certificate, "rb"):
             pass
     except OSError as error:
         raise InvalidArgumentError(f"TLS: {error.filename}: {error.strerror or error}") from error
-    if mode & stat.S_IRWXO:
-        raise InvalidArgumentError(f"TLS: every user of this host can read the key {key}; run `chmod o= {key}`")
     try:
         # Without the callback OpenSSL would ask a terminal for the password of an encrypted key.
         context.load_cert_chain(certificate, key, password=_no_password)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 from octavo.bookie.disk.filesystem import is_disk_full
+from octavo.bookie.disk.shortage import describe_shortage
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -66,7 +67,8 @@ class FullDiskRetry:
         self.times_full += 1
         self._urgent_changed.set()
         if not self._waiting:
-            log.error("disk full, waiting for free space", path=str(path), reason=error.strerror or str(error))
+            reason = describe_shortage(error, path)
+            log.error("disk full, waiting for free space", path=str(path), reason=reason)
         self._full_places.add(path)
         self.met.set()
         self._freed.clear()

@@ -6,9 +6,9 @@ from pathlib import Path
 from octavo.bookie.companion import Companion, CompanionView
 from octavo.bookie.config import BookieConfig
 from octavo.client.options import ClientOptions
-from octavo.protocol.errors import InvalidArgumentError
 from octavo.repair.agent import Agent
 from octavo.repair.settings import RepairSettings
+from octavo.security.secret_files import read_secret, without_newline
 from octavo.security.tls_options import Tls
 
 
@@ -51,11 +51,4 @@ def _tls_of(config: BookieConfig) -> Tls | None:
 
 
 def _read_passwords(files: Sequence[Path]) -> list[bytes]:
-    passwords = []
-    for path in files:
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise InvalidArgumentError(f"repair_password_files: {path}: {error.strerror or error}") from error
-        passwords.append(content[:-2] if content.endswith(b"\r\n") else content.removesuffix(b"\n"))
-    return passwords
+    return [without_newline(read_secret(path, "repair_password_files:")) for path in files]

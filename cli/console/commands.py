@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from octavo.cli.console.access import Address, check_token, parse_listen
 from octavo.cli.session import CommandError, Session, command, directory_of_cluster
+from octavo.protocol.errors import InvalidArgumentError
 
 TOKEN_BYTES = 24
 
@@ -77,8 +78,9 @@ async def console(
 
 
 def _read_token(file: Path) -> str:
+    from octavo.security.secret_files import read_secret
+
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"cannot read the token file {file}: {getattr(error, 'strerror', None) or error}") from error
-    return check_token(text.strip())
+        return check_token(read_secret(file, "token file").decode().strip())
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"token file {file}: it is not text") from error

@@ -66,7 +66,7 @@ class ChainLayout:
     async def truncate(self, before: int) -> None:
         """Remove the entries below ``before`` for readers; whole segments are deleted."""
         for _ in range(ATTEMPTS_MAX):
-            end, looked = await self.view.end_now(before)
+            end, looked = await self.view.find_end(before)
             check_not_beyond(self._name, before, end)
             if before <= self.view.first_position:
                 return

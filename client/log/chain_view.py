@@ -220,6 +220,11 @@ class ChainView:
         if self.closed:
             raise ClientClosedError(f"log {self.document.name}: this handle is closed")
 
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """The positions that were given up and not truncated since."""
+        return self.document.gaps
+
     def gap_at(self, position: int) -> tuple[int, int] | None:
         """The positions around this one that were given up, both inclusive; None where it was not."""
         return next((gap for gap in self.document.gaps if gap[0] <= position <= gap[1]), None)
@@ -294,11 +299,13 @@ class ChainView:
                 return
             place = following
 
-    async def end_now(self, enough: int) -> tuple[int, Versioned[LogDocument]]:
-        """The end by the list and the bookies of now, which may be below :attr:`end`: an operator may have accepted the
-        loss of entries that this handle remembers (rule O4); and the list. Where the list tells of ``enough``, no
-        bookie is asked. What was heard of a ledger holds as long as it is open. Raises as :meth:`read_metadata` and
-        :meth:`learn_end`."""
+    async def end_now(self, enough: int) -> int:
+        """As :meth:`LogView.end_now`."""
+        return (await self.find_end(enough))[0]
+
+    async def find_end(self, enough: int) -> tuple[int, Versioned[LogDocument]]:
+        """As :meth:`end_now`, and the metadata by which the end was found. What was heard of a ledger holds as long as
+        it is open."""
         known = await read_log(self._store, self.document.name, log_id=self.document.log_id)
         self.take(known.value)
         anew = ChainView(self._access, known.value, self._password, reach_of=self._heard_of)

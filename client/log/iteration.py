@@ -10,6 +10,7 @@ from contextlib import aclosing
 from octavo.client.log.beginning import Beginning
 from octavo.client.log.entries import Gap, LogEntry
 from octavo.client.log.ledgers import used_before
+from octavo.client.log.outcomes import check_kept
 from octavo.client.log.view import LogView
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -56,11 +57,7 @@ class EntryIteration:
             self._view.check_open()
             await self._beginning.ask()
             self._view.check_truncated(position)
-            gap = self._view.gap_at(position)
-            if gap is not None:
-                raise LogDamagedError(
-                    f"log {self._name}: positions {gap[0]} to {gap[1]} were lost and given up; read on at {gap[1] + 1}"
-                )
+            check_kept(self._view, position)
             try:
                 place = await self._view.locate(position)
                 if place is None:

@@ -29,6 +29,7 @@ from octavo.client.log.iteration import EntryIteration
 from octavo.client.log.layout import LogLayout
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import check_cursor_name, lock_name
+from octavo.client.log.outcomes import check_kept, count_added, doubt_of
 from octavo.client.log.own_writers import OwnWriters
 from octavo.client.log.status import LogStatus
 from octavo.client.log.view import Place
@@ -312,6 +313,7 @@ class Log(Closable):
             self._view.check_open()
             await self._beginning.ask()
             self._view.check_truncated(position)
+            check_kept(self._view, position)
             try:
                 place = await self._view.locate(position)
                 if place is None:
@@ -401,14 +403,15 @@ class Log(Closable):
         return await read_cursors(self._store, self.log_id)
 
     async def outcome(self, error: OctavoError) -> bool | None:
-        """Whether the add that failed with ``error`` is in the log: True; False, once no writer can add it any more;
-        None while that is not known (rule P6). Of an ``add_many``: whether all of it is; :meth:`added` tells how much.
+        """Whether the add that failed with ``error`` is in the log: True; False, once no writer can add it any more, or
+        its position was given up; None while that is not known (rule P6). Of an ``add_many``: whether all of it is;
+        :meth:`added` tells how much.
 
         May be asked of any handle of the log, in any client. Raises :class:`InvalidArgumentError` for an error that is
-        not of an add to this log, :class:`LogDamagedError` where another ledger's entry is in its place.
+        not of an add to this log; :class:`LogDamagedError` where another ledger's entry is in its place, and of an
+        ``add_many`` of which the middle was given up.
         """
-        added = await self.added(error)
-        doubt = error.doubt
+        added, doubt = await self.added(error), error.doubt
         if added is None or doubt is None:
             return None if added is None else False
         return added == doubt.sent + doubt.unsent
@@ -417,33 +420,11 @@ class Log(Closable):
         """How many payloads of the add that failed with ``error`` are in the log, counted from its beginning; None
         while that is not known (rule P6). The others will not get there: add them again. Raises as :meth:`outcome`.
         """
-        if not isinstance(error, OctavoError):
-            raise InvalidArgumentError(f"this is no error of an add to a log: {error!r}")
         self._view.check_loop()
-        doubt = error.doubt
-        if doubt is None:
-            if not error.may_have_happened:
-                return 0
-            raise InvalidArgumentError("the error is not of an add that was sent to a log")
-        if doubt.log_id != self.log_id:
-            raise InvalidArgumentError(f"the add was to another log than {self.name} ({self.log_id})")
-        await self._view.read_metadata()
-        stop = await self._view.end_of_term(doubt.term)
-        if stop is not None:
-            return max(0, doubt.sent - max(0, doubt.position + 1 - stop))
-        if self._view.term != doubt.term:
-            return None
-        with contextlib.suppress(OctavoError):
-            await self._view.learn_end()
-        if doubt.position >= self._view.end:
-            return None
-        try:
-            await self.read(doubt.position, doubt.position)  # an entry of another ledger is not this add
-        except LogDamagedError:
-            raise
-        except OctavoError:
-            pass  # it was truncated, or no bookie answers now; that it is below the end is known all the same
-        return doubt.sent
+        doubt = doubt_of(error, self._view)
+        return (
+            0 if doubt is None else await count_added(self._view, doubt, lambda position: self.read(position, position))
+        )
 
     # --- leading ------------------------------------------------------------------------------------------------------
 

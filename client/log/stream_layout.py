@@ -92,7 +92,7 @@ class StreamLayout:
         """
         noted: Truncating | None = None
         for _ in range(ATTEMPTS_MAX):
-            end, root = await self.view.end_now(before)
+            end, root = await self.view.find_end(before)
             if before > end:
                 await self._forget(noted)
                 check_not_beyond(self._name, before, end)

@@ -305,6 +305,11 @@ class StreamView:
                 first_position=first,
             )
 
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """Nothing of a stream is ever given up."""
+        return ()
+
     def gap_at(self, position: int) -> tuple[int, int] | None:
         """None: nothing of a stream is ever given up. ``position`` does not matter."""
         return None
@@ -378,11 +383,13 @@ class StreamView:
                 await self.explain_missing(place.piece.first_position, error)
         raise InternalError(f"log {self.name}: its end moves faster than it can be found")
 
-    async def end_now(self, enough: int) -> tuple[int, StreamMetadata]:
-        """The end by the metadata and the bookies of now, which may be below :attr:`end`: an operator may have accepted
-        the loss of entries that this handle remembers (rule O4); and the root by which it was looked for. Where the
-        root tells of ``enough``, no bookie is asked. What was heard of a term holds as long as it goes on. Raises as
-        :meth:`read_metadata` and :meth:`learn_end`."""
+    async def end_now(self, enough: int) -> int:
+        """As :meth:`LogView.end_now`."""
+        return (await self.find_end(enough))[0]
+
+    async def find_end(self, enough: int) -> tuple[int, StreamMetadata]:
+        """As :meth:`end_now`, and the metadata by which the end was found. What was heard of a term holds as long as it
+        goes on."""
         await self.read_metadata()
         root = self.root
         anew = StreamView(self._access, self.document, root, self._password, reach=self._reach)

@@ -77,6 +77,10 @@ class LogView(Protocol):
         """The highest term given to a leader; 0 before the first."""
 
     @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """The positions that were given up and not truncated since, in order; each both inclusive."""
+
+    @property
     def is_sealed(self) -> bool:
         """Whether nothing can be added any more, by any client."""
 
@@ -92,6 +96,11 @@ class LogView(Protocol):
     async def learn_end(self) -> None:
         """Ask how far the log can be read now. Raises :class:`QuorumLostError` when no bookie answers of those that
         would know."""
+
+    async def end_now(self, enough: int) -> int:
+        """The end by the metadata and bookies of now, which may be below :attr:`end`: an operator may have accepted the
+        loss of entries that this handle remembers (rule O4). Where the metadata tell of ``enough``, no bookie is asked.
+        Raises as :meth:`read_metadata` and :meth:`learn_end`."""
 
     def saw_end(self, end: int) -> None:
         """Everything below ``end`` can be read."""

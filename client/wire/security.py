@@ -5,9 +5,7 @@ import asyncio
 import ipaddress
 import os
 import secrets
-import stat
 from dataclasses import replace
-from pathlib import Path
 
 from octavo.client.options import ClientOptions
 from octavo.client.wire.wire import Wire
@@ -17,6 +15,7 @@ from octavo.protocol.messages import EXTENSION_DENIED, EXTENSION_PRINCIPAL, Hell
 from octavo.security.contexts import ClientFiles, check_bookie
 from octavo.security.login import ClientLogin
 from octavo.security.scram import NONCE_BYTES, Key
+from octavo.security.secret_files import read_secret
 from octavo.security.tls_options import Tls
 from octavo.security.tls_session import TlsSession
 from octavo.security.tls_transport import TlsProtocol
@@ -81,13 +80,10 @@ def login_without_key(theirs: Hello, _transport: asyncio.Transport) -> ClientLog
 
 def read_key(path: str) -> Key:
     """The key in a file. Raises :class:`InvalidArgumentError`, which never shows the key."""
-    file = Path(path)
     try:
-        mode, text = file.stat().st_mode, file.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"key file {path}: {getattr(error, 'strerror', None) or 'not a key'}") from error
-    if mode & stat.S_IRWXO:
-        raise InvalidArgumentError(f"key file {path}: every user of this host can read it; run `chmod o= {path}`")
+        text = read_secret(path, "key file").decode("ascii")
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"key file {path}: not a key") from error
     try:
         return Key.from_text(text)
     except InvalidArgumentError as error:

@@ -3,7 +3,6 @@
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
 from typing import Final, NoReturn
 
 from octavo.metadata.boot_time import boot_time_seconds
@@ -40,6 +39,7 @@ from octavo.protocol.errors import (
     MetadataUnavailableError,
 )
 from octavo.protocol.ids import LedgerId
+from octavo.security.secret_files import read_secret
 
 OPERATION_SECONDS_DEFAULT: Final = 15.0
 """How long an operation waits for an answer: longer than the election of a new leader, and longer than it takes to
@@ -54,12 +54,11 @@ DELETES_AT_ONCE: Final = 500
 
 def _credentials(address: Address) -> tuple[str, bytes] | None:
     if address.auth_file is not None:
-        path = Path(address.auth_file)
+        path = address.auth_file
         try:
-            return parse_credentials(path.read_text("utf-8"), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise InvalidArgumentError(f"cannot read ZooKeeper credentials from {path}: {reason}") from error
+            return parse_credentials(read_secret(path, "ZooKeeper's auth_file").decode(), path)
+        except UnicodeDecodeError as error:
+            raise InvalidArgumentError(f"ZooKeeper's auth_file {path}: it is not text") from error
     text = os.environ.get(AUTH_VARIABLE)
     return parse_credentials(text, f"the variable {AUTH_VARIABLE}") if text else None
 

@@ -28,6 +28,7 @@ from octavo.cli.session import (
 )
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, NoSuchLedgerError, OctavoError
 from support.processes import OCTAVO, environment
+from support.secrets import write_secret
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS, wait_until
 
@@ -81,7 +82,7 @@ def test_an_interrupt_before_the_loop_runs_has_the_shell_s_status() -> None:
 )
 def test_one_newline_at_the_end_of_a_password_file_is_dropped(content: bytes, password: bytes, tmp_path: Path) -> None:
     file = tmp_path / "password"
-    file.write_bytes(content)
+    write_secret(file, content)
     assert read_password(file) == password
 
 
@@ -89,7 +90,7 @@ def test_a_password_file_is_stronger_than_the_environment_and_both_may_be_missin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "password"
-    file.write_bytes(b"from file")
+    write_secret(file, b"from file")
     monkeypatch.delenv("OCTAVO_PASSWORD", raising=False)
     assert read_password(None) == b""
     monkeypatch.setenv("OCTAVO_PASSWORD", "from environment\n")

@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.processes import Up
 from support.raw_client import PASSWORD, RawClient, add, seal
+from support.secrets import write_secret
 from support.spark import bookie_ids, bookies_of, collected, ledger_payloads, scan, with_client, write_ledger
 from support.tree import ROOT
 
@@ -80,7 +81,7 @@ def test_verify_finds_each_flipped_bit_missing_and_other_entry_and_nothing_else(
 ) -> None:
     directory = tmp_path / "data"
     password = tmp_path / "password"
-    password.write_bytes(b"secret")
+    write_secret(password, b"secret")
     with Up(directory) as up:
         cluster = ClusterOptions(up.wait_ready().uri, password_file=str(password))
         payloads = [b"marker-%05d " % number + b"x" * 500 for number in range(3000)]
@@ -146,7 +147,7 @@ def test_an_entry_that_no_bookie_has_is_named_with_each_bookie_or_becomes_one_ro
     with pytest.raises(PySparkException, match="needs its password"):
         scan(spark, cluster.uri, ledgers=ledger_id, **password).count()
     planted = {"passwordFile": cluster.directory.parent / "planted"}
-    planted["passwordFile"].write_bytes(PASSWORD)
+    write_secret(planted["passwordFile"], PASSWORD)
     with pytest.raises(PySparkException) as caught:
         scan(spark, cluster.uri, ledgers=ledger_id, **planted).collect()
     assert f"DataLossError: ledger {ledger_id} entry 5 cannot be read" in str(caught.value)

@@ -8,6 +8,7 @@ from octavo.pipeline.options import ClusterOptions, parse_sink_options, parse_so
 from octavo.pipeline.paths import settled
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.security.tls_options import Tls
+from support.secrets import write_secret
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from octavo.security.tls_options import Tls
 )
 def test_a_password_in_a_file_ends_before_one_newline(tmp_path: Path, written: bytes, password: bytes) -> None:
     file = tmp_path / "password"
-    file.write_bytes(written)
+    write_secret(file, written)
     options = ClusterOptions("memory://", password_file=str(file))
     assert read_password(options) == password
     assert "secret" not in repr(options)

@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from support.processes import Up, is_running
+from support.secrets import write_secret
 from support.spark import bookie_ids, collected, rows_of, scan, with_client, write_ledger
 from support.waiting import WAIT_SECONDS, wait_until
 
@@ -148,7 +149,7 @@ def test_a_wrong_option_is_one_clear_error_on_the_driver(
 def test_a_password_comes_from_a_file_and_shows_nowhere(spark: SparkSession, cluster: Up, tmp_path: Path) -> None:
     ledger_id = write_ledger(cluster.uri, [b"a", b"b"], password=b"hunter2", digest=octavo.Digest.HMAC_SHA256)
     file = tmp_path / "password"
-    file.write_bytes(b"hunter2\n")
+    write_secret(file, b"hunter2\n")
     frame = scan(spark, cluster.uri, ledgers=ledger_id, passwordFile=file)
     assert collected(frame) == rows_of(ledger_id, [b"a", b"b"])
     assert "hunter2" not in frame._jdf.queryExecution().toString()

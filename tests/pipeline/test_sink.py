@@ -20,6 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 from support.processes import Up, is_running
+from support.secrets import write_secret
 from support.spark import ledger_payloads, scan, started, with_client, write_ledger
 from support.waiting import wait_until
 
@@ -96,7 +97,7 @@ def test_append_adds_and_overwrite_replaces(spark: SparkSession, sinks: Up) -> N
 
 def test_keys_route_rows_and_select_ledgers(spark: SparkSession, sinks: Up, tmp_path: Path) -> None:
     password = tmp_path / "password"
-    password.write_bytes(b"secret")
+    write_secret(password, b"secret")
     rows = [("a", "1"), (None, "2"), ("b", "3"), ("a", "4"), ("a", "")]
     frame = spark.createDataFrame(rows, "key string, value string").coalesce(1)
     save(frame, sinks.uri, "keys", passwordFile=password, digest="hmac-sha256")

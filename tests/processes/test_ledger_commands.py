@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import OCTAVO, Up, environment, octavo
+from support.secrets import write_secret
 from support.waiting import WAIT_SECONDS, wait_until
 
 NASTY_FILES = {
@@ -110,7 +111,7 @@ def test_show_list_create_and_delete(cluster: Up) -> None:
 
 def test_wrong_password_is_one_line_and_reads_nothing(cluster: Up, tmp_path: Path) -> None:
     password = tmp_path / "password"
-    password.write_bytes(b"secret\n")
+    write_secret(password, b"secret\n")
     appended = cluster.run("ledger", "append", "--password-file", password, "--json", stdin=b"hidden\n").json
     ledger_id = appended["ledger_id"]
     assert cluster.run("ledger", "read", ledger_id, OCTAVO_PASSWORD="secret").stdout == b"hidden\n"

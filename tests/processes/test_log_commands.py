@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.processes import OCTAVO, Up, environment
+from support.secrets import write_secret
 from support.waiting import WAIT_SECONDS, wait_until
 
 LEASE_SECONDS = 5
@@ -143,7 +144,7 @@ def test_a_bad_name_is_bad_usage(cluster: Up, name: str) -> None:
 
 def test_a_password_is_asked_for_by_every_command_that_reads_or_leads(cluster: Up, tmp_path: Path) -> None:
     password = tmp_path / "password"
-    password.write_bytes(b"secret\n")
+    write_secret(password, b"secret\n")
     assert cluster.run("log", "create", "hidden", "--password-file", password).status == 0
     assert cluster.run("log", "append", "hidden", "--password-file", password, stdin=b"x\n").status == 0
     assert cluster.run("log", "read", "hidden", OCTAVO_PASSWORD="secret").stdout == b"x\n"

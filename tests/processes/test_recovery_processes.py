@@ -19,6 +19,7 @@ from octavo.metadata import LedgerMetadata, MetadataStore, Versioned, open_metad
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from support.processes import OCTAVO, Up, environment
+from support.secrets import write_secret
 from support.tcp_proxy import TcpProxy
 from support.waiting import WAIT_SECONDS, eventually
 from support.writing_process import FENCED, payload_of
@@ -345,7 +346,7 @@ def test_a_recovery_that_is_blocked_names_the_bookies_and_succeeds_when_they_are
 
 def test_recover_says_where_the_ledger_ends_and_needs_its_password(up: Up, tmp_path: Path) -> None:
     password = tmp_path / "password"
-    password.write_text("secret")
+    write_secret(password, b"secret")
     created = up.run("ledger", "append", "--password-file", password, "--json", stdin=b"a\nbc\n").json
     ledger_id = created["ledger_id"]
     done = up.run("ledger", "recover", ledger_id, "--password-file", password)

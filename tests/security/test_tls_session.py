@@ -240,7 +240,7 @@ def test_files_that_cannot_be_used_are_named_with_the_reason(certificates: Certi
         ({"certificate": str(tmp_path / "none")}, "none: No such file"),
         ({"key": other.key}, "cannot be used together: key values mismatch"),
         ({"certificate": str(text)}, "cannot be used together"),
-        ({"key": str(readable)}, "every user of this host can read the key"),
+        ({"key": str(readable)}, "TLS: key .* every user of this host can read it; run `chmod 600 "),
         ({"ca": str(text)}, "cannot be used as certificates of authorities"),
         ({"ca": str(tmp_path / "none")}, "none: No such file"),
         ({"certificate": expired.certificate, "key": expired.key}, "certificate has expired"),

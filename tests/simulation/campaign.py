@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from simulation.canaries import CANARIES
+from simulation.crowd import Crowd
 from simulation.endurance import HARDSHIPS, endure
 from simulation.limits import LIMITS, TORN_TAILS
 from simulation.log_books import keep_books_of_logs
@@ -85,11 +86,12 @@ class Order:
 
 def run_order(order: Order, *, lines: bool = False) -> Outcome:
     """Run one universe."""
-    course = Theseus if order.theseus else None
+    plan = order.plan()
+    course = Theseus if order.theseus else Crowd if plan.hardships.crowds else None
     if order.canary is None:
-        return run_universe(order.seed, order.plan(), lines=lines, course=course)
+        return run_universe(order.seed, plan, lines=lines, course=course)
     with CANARIES[order.canary].applied():
-        return run_universe(order.seed, order.plan(), lines=lines, course=course)
+        return run_universe(order.seed, plan, lines=lines, course=course)
 
 
 def run_orders(orders: Iterable[Order], *, jobs: int) -> Iterator[tuple[Order, Outcome]]:

@@ -121,6 +121,8 @@ CANARIES: dict[str, Canary] = {
                                    repair.repairs_open_fragments),
     "repair-doubt-ends-early": Canary("doubt ends for the last fragment of an open ledger", "D3",
                                       repair.doubt_ends_for_open_fragments),
+    "repair-documents-grow": Canary("documents of repair have no bound in bytes", "A12",
+                                    repair.documents_have_no_bound),
     "repair-floor-lifted": Canary("ordinary adds are taken again when doubt ends", "D1",
                                   repair.floor_is_lifted_when_doubt_ends),
     "log-takeover-does-not-fence": Canary("a new leader does not fence the last segments", "L1",

@@ -13,7 +13,7 @@ from octavo.bookie.storage.writes import EntryWriter
 from octavo.metadata.changes import ReplaceMember, Write
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.entries import CHECKSUM, HEADER
-from octavo.repair import refill, settled
+from octavo.repair import documents, refill, settled
 from octavo.repair.copying import CopyWindow, Told
 from octavo.repair.jobs import Jobs
 from octavo.repair.puller import Puller
@@ -96,6 +96,10 @@ def leaves_out_what_one_source_denies() -> list[Patch]:
         return True  # it would notice a range whose last entry is left out
 
     return [on_answer, ends_right, _not_looked_at_again()]
+
+
+def documents_have_no_bound() -> list[Patch]:
+    return [Patch(documents, "_within", lambda items, _bytes_max: list(items))]
 
 
 def names_on_any_version() -> list[Patch]:

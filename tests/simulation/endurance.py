@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from simulation.absences import ABSENCES
 from simulation.clocks import CLOCK_STEPS
+from simulation.crowd_plan import crowd_in
 from simulation.plan import NEEDS_BUDGET, Plan, run_agents
 from simulation.returns import RETURNS
 
@@ -116,12 +117,17 @@ def _keep_handles(plan: Plan, rng: random.Random) -> None:
     plan.bookie |= {"garbage_seconds": 0.3}
 
 
+def _is_plain(plan: Plan) -> bool:
+    return not (plan.logs or plan.aimed or plan.restores_metadata or plan.guarded or plan.deferred or plan.full_copies)
+
+
 HARDSHIPS: dict[str, Hardship] = {
     "absences": Hardship(0.1, _has_logs, _be_absent),
     "clocks": Hardship(0.0, _has_logs, _set_clocks),
-    "keepsakes": Hardship(0.0, _has_logs, _keep_handles),
+    "keepsakes": Hardship(0.1, _has_logs, _keep_handles),
+    "crowds": Hardship(0.005, _is_plain, crowd_in),
     "returns": Hardship(0.0, _may_lose_disks, _come_back),
     "turns": Hardship(0.1, lambda plan: not plan.aimed, _take_long_turns),
-    "impatience": Hardship(0.0, _has_logs, _be_impatient),
+    "impatience": Hardship(0.15, _has_logs, _be_impatient),
 }
 """Field of :class:`simulation.hardships.Hardships` -> what it means."""

@@ -22,6 +22,8 @@ class Hardships:
     """Whether it is those of clients and bookies that are wrong, or (False) that of the metadata store."""
     keepsakes: bool = False
     """Whether handles of logs are kept over takeovers, rolls and truncations (``log_keepsakes.py``)."""
+    crowds: bool = False
+    """Whether bookies have long names, and repair more to say than fits into a document (``crowd.py``)."""
     returns: bool = False
     """Whether old incarnations of bookies come back after their identities were moved (``returns.py``)."""
     impatience: bool = False

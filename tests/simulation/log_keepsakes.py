@@ -5,6 +5,7 @@ When everything is over, a client that has only such a handle must lead as one w
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -115,5 +116,7 @@ class Standby:
         except OctavoError as error:
             leader.failed(index, error)
             raise
-        await writer.close()
+        finally:
+            with contextlib.suppress(OctavoError):
+                await writer.close()  # a handle leads once at a time
         self._world.trace.count("log: led with a handle that was kept")

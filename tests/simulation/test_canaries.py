@@ -141,13 +141,16 @@ REPAIR = {
 """Canary in repair -> a siege, and the first seed to try, of small universes with agents."""
 
 
+CHAIN, STREAM = ("logs=1", "log_streams=0", "agents=0"), ("logs=1", "log_streams=1", "agents=0")
+
 HARDSHIPS = {
-    "candidate-ignores-its-lease": ("absences", "quick", 1, "log_streams=0"),
-    "kept-metadata-are-believed": ("keepsakes", "small", 24, "log_streams=1"),
-    "withdrawn-add-is-sent": ("impatience", "small", 4, "log_streams=0"),
-    "flush-waits-for-last": ("impatience", "small", 3, "log_streams=1"),
+    "candidate-ignores-its-lease": ("quick", 1, ("absences=1", *CHAIN)),
+    "kept-metadata-are-believed": ("small", 24, ("keepsakes=1", *STREAM)),
+    "withdrawn-add-is-sent": ("small", 4, ("impatience=1", *CHAIN)),
+    "flush-waits-for-last": ("small", 3, ("impatience=1", *STREAM)),
+    "repair-documents-grow": ("quick", 1, ("crowds=1", "logs=0", "restores_metadata=0")),
 }
-"""Canary that needs a hardship -> the hardship, a size, the first seed to try, and a layout of logs."""
+"""Canary that needs a hardship -> a size, the first seed to try, and settings."""
 
 
 def check_found(canary: str, first: int, *options: str) -> None:
@@ -223,8 +226,7 @@ def test_known_defect_in_full_copies_of_logs_is_found(canary: str) -> None:
 
 @pytest.mark.parametrize("canary", HARDSHIPS)
 def test_hardship_finds_defect(canary: str) -> None:
-    hardship, size, first, layout = HARDSHIPS[canary]
-    settings = ("logs=1", layout, "agents=0", f"{hardship}=1")
+    size, first, settings = HARDSHIPS[canary]
     check_found(canary, first, "--size", size, *(word for setting in settings for word in ("--set", setting)))
 
 

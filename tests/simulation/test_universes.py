@@ -103,6 +103,14 @@ def test_universes_whose_logs_keep_books_of_their_copies_pass() -> None:
         assert re.search(rf"[1-9]\d* in +\d+% of seeds  {counted}$", run.stdout, re.MULTILINE), counted
 
 
+def test_universe_in_which_repair_has_more_to_say_than_fits_passes() -> None:
+    """Names are long, and more ledgers are blocked than a document has room for (rule A12)."""
+    run = simulate("2-2", "--size", "quick", "--set", "crowds=1", "--set", "logs=0", "--set", "restores_metadata=0")
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
+    for counted in ("repair: blocked ledgers that had no room", "repair: bookie took a place"):
+        assert re.search(rf"[1-9]\d*  {counted}$|[1-9]\d* in +\d+% of seeds  {counted}$", run.stdout, re.MULTILINE)
+
+
 def test_universes_of_one_size_out_of_many_are_what_most_seeds_draw() -> None:
     assert sum(SIZES.values()) == pytest.approx(1.0)
     drawn = Counter(draw_size(seed) for seed in range(5_000))

@@ -82,7 +82,7 @@ def run_universe(
 def _run(seed: int, plan: Plan | None, lines: bool, course: "Course | None" = None) -> Outcome:
     if plan is None:
         plan = draw_plan(seed)
-        endure(plan, seed, {}, drawn=True)
+        endure(plan, seed, {"crowds": 0}, drawn=True)  # these have a course of their own
     world = World(seed, plan)
     failure: BaseException | None = None
     with world.logs, _turned(plan.knobs, plan.storage), limits_counted(world), guards(world):

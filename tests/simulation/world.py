@@ -55,6 +55,9 @@ REPAIR_SECONDS = (0.1, 1.0)
 REPAIRS_MAX = 5
 """Repair attempts for one machine between two successful starts; after these the tools cannot repair it."""
 
+BOOKIE_ID_CHARACTERS = 128
+"""As many as an id may have."""
+
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -81,6 +84,8 @@ class Machine:
         self.starts = 0
         self.filesystem: SimulatedFileSystem | None = None
         self._stop: asyncio.Event | None = None
+        self.pinned_id = f"{name}-".ljust(BOOKIE_ID_CHARACTERS, "x") if world.plan.hardships.crowds else None
+        """The id that its bookie is given; None: it makes one."""
         self.ids: dict[str, None] = {}
         """Bookie ids that have been registered from this machine, in order."""
         self._start_due = False
@@ -222,8 +227,9 @@ class Machine:
         world = self.world
         rng = world.rng_for(f"{self.name} {self.starts}")
         config = BookieConfig(
-            data_dir=DATA, journal_dir=JOURNAL, host=self.name, port=PORT, **{"auth": "none", **world.plan.bookie}
-        )
+            data_dir=DATA, journal_dir=JOURNAL, host=self.name, port=PORT, bookie_id=self.pinned_id,
+            **{"auth": "none", **world.plan.bookie},
+        )  # fmt: skip
         self._stop = stop = asyncio.Event()
         filesystem = self.filesystem = SimulatedFileSystem(process, self.disk)
         store = world.metadata.open(process, lease_seconds=config.lease_seconds, rng=rng)

@@ -26,6 +26,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId, EntryId
 from support.ledger_metadata import bookie_ids, open_ledger
 from support.metadata_clusters import cookie, new_ledger, registration, soon, until
+from support.secrets import write_secret
 from support.waiting import eventually, loop_turns
 from support.zookeeper import QUICK, Opener, expire_session, records_of, shared_server
 from support.zookeeper_proxy import CHILDREN, EXISTS, GET, MULTI, SYNC, ZooKeeperProxy
@@ -332,7 +333,7 @@ def auth_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Credentials in a file; the environment holds the same."""
     monkeypatch.setenv("OCTAVO_ZOOKEEPER_AUTH", "digest:octavo:seCret")
     path = tmp_path / "auth"
-    path.write_text("digest:octavo:seCret\n")
+    write_secret(path, b"digest:octavo:seCret\n")
     return path
 
 

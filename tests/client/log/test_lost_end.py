@@ -11,7 +11,7 @@ from octavo.client.log.names import list_document
 from octavo.metadata.model import LedgerState
 from octavo.metadata.store import Version
 from octavo.metadata.stream_model import StreamMetadata
-from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError
+from octavo.protocol.errors import Doubt, InvalidArgumentError, MetadataUnavailableError
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.places import place
 from support.interposed_store import InterposedStore
@@ -113,6 +113,36 @@ async def test_a_handle_that_remembers_what_is_lost_does_not_truncate_above_what
         await remembers.truncate(LEFT)
         await leader.add(b"b")
     assert await collect(successor, LEFT, LEFT + 2) == [b"a", b"b"]
+
+
+async def test_an_add_in_doubt_that_was_lost_has_not_happened(logs: LogCluster) -> None:
+    """Rule P6; the handle remembers that it could be read."""
+    log = await logs.log()
+    writer = await log.take_over()
+    for number in range(10):
+        await writer.add(str(number).encode())
+    remembers = await (await logs.client()).open_log("orders")
+    assert len(await collect(remembers, 0, 10)) == 10
+
+    def in_doubt(position: int, sent: int = 1) -> octavo.OctavoError:
+        error = octavo.OctavoTimeoutError("too late", may_have_happened=True)
+        error.doubt = Doubt(log.log_id, writer.term, position, sent)
+        return error
+
+    assert await remembers.outcome(in_doubt(7)) is True
+    await lose_end(logs)
+    kept, lost, partly = in_doubt(LEFT - 1), in_doubt(7), in_doubt(7, 5)
+    for handle in (remembers, log):
+        assert await handle.outcome(kept) is True
+        assert await handle.outcome(lost) is None, "its writer may heal, and send it again"
+        assert await handle.added(partly) is None
+    successor = await (await logs.client()).open_log("orders")
+    async with successor.take_over() as leader:
+        assert await leader.add(b"a") == LEFT
+        for handle in (remembers, log, successor):
+            assert await handle.outcome(kept) is True
+            assert await handle.outcome(lost) is False
+            assert await handle.added(partly) == LEFT - 3
 
 
 class Intruder:

@@ -5,6 +5,7 @@ import contextlib
 from contextlib import aclosing
 
 import pytest
+from octavo.protocol.errors import Doubt
 from support.log_cluster import LogCluster, collect
 from support.waiting import WAIT_SECONDS, pause
 
@@ -49,6 +50,73 @@ async def test_a_lost_segment_is_given_up_and_leaves_a_gap(logs: LogCluster) -> 
     assert (await reader.status()).gaps == ((3, 5),)
     await log.truncate(before=7)
     assert (await log.status()).gaps == ()
+
+
+def in_doubt(log: octavo.Log, term: int, last: int, sent: int = 1) -> octavo.OctavoError:
+    """The error of an add whose payloads were sent to the positions up to ``last``."""
+    error = octavo.OctavoTimeoutError("too late", may_have_happened=True)
+    error.doubt = Doubt(log.log_id, term, last, sent)
+    return error
+
+
+async def test_an_add_in_doubt_whose_position_was_given_up_has_not_happened(logs: LogCluster) -> None:
+    """Rule P6, while its term goes on and afterwards: the caller adds it again, and no entry comes to its position."""
+    log = await logs.log()
+    writer = await log.take_over()
+    for n in range(9):
+        await writer.add(b"%d" % n)
+        if n % 3 == 2:
+            await writer.roll()
+    await writer.add(b"9")
+    (_, lost, *_) = [segment.ledger_id for segment in (await log.status()).segments]
+    await logs.store.delete_ledger(lost)
+    assert await log.give_up(lost) == Gap(3, 5)
+    other = await (await logs.client()).open_log("orders")
+
+    async def check(handle: octavo.Log) -> None:
+        def told(last: int, sent: int = 1) -> octavo.OctavoError:
+            return in_doubt(log, writer.term, last, sent)
+
+        assert [await handle.outcome(told(position)) for position in range(1, 8)] == [
+            True,
+            True,
+            *3 * [False],
+            True,
+            True,
+        ]
+        assert (await handle.added(told(4, 2)), await handle.added(told(5, 5))) == (0, 2)
+        assert await handle.outcome(told(5, 5)) is False
+        assert await handle.added(told(2, 3)) == 3
+        with pytest.raises(
+            octavo.LogDamagedError, match=r"positions 2 to 6 the positions 3 to 5 were lost and given up"
+        ):
+            await handle.added(told(6, 5))
+        with pytest.raises(octavo.LogDamagedError, match="were lost and given up"):
+            await handle.outcome(told(6, 3))
+
+    for handle in (log, other):
+        await check(handle)
+    async with other.take_over():
+        for handle in (log, other):
+            await check(handle)
+    with contextlib.suppress(octavo.OctavoError):
+        await writer.close()
+
+
+async def test_bulk_readers_are_told_that_a_position_was_given_up(logs: LogCluster) -> None:
+    log = await logs.log()
+    async with log.lead() as writer:
+        for n in range(4):
+            await writer.add(b"%d" % n)
+            await writer.roll()
+    (_, lost, *_) = [segment.ledger_id for segment in (await log.status()).segments]
+    await logs.store.delete_ledger(lost)
+    await log.give_up(lost)
+    with pytest.raises(octavo.LogDamagedError, match="positions 1 to 1 were lost and given up; read on at 2"):
+        async with log.reader_at(1):
+            pass
+    async with log.reader_at(2) as (extent, _):
+        assert extent.first == 2
 
 
 async def test_the_last_segment_is_given_up_where_an_operator_says_it_ended(logs: LogCluster) -> None:
