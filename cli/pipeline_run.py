@@ -1,6 +1,7 @@
 """Runs one job of the pipeline: a Spark session in a thread, progress on a terminal, and one line for an error."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from octavo.cli.output import Progress, progress_bar
 from octavo.cli.session import CommandError, LogLevel, finish
 from octavo.pipeline.session import spark_session
+from py4j.protocol import Py4JError
 from pyspark import StatusTracker
 from pyspark.errors import PySparkException
 
@@ -53,7 +55,7 @@ async def run_on_spark[T](
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
-            await finish(_cancel(working, started))
+            await finish(cancel_jobs(working, started))
             raise
         finally:
             showing.cancel()
@@ -71,11 +73,13 @@ def describe_spark_error(error: PySparkException) -> str:
     return text.strip().splitlines()[0] if text.strip() else type(error).__name__
 
 
-async def _cancel[T](working: asyncio.Future[T], started: "asyncio.Future[SparkSession]") -> None:
-    """Cancel Spark's jobs until the work has ended."""
+async def cancel_jobs[T](working: asyncio.Future[T], started: "asyncio.Future[SparkSession]") -> None:
+    """Cancel Spark's jobs until the work has ended. Ctrl-C reaches the JVM, too, which then stops Spark by itself: what
+    it says to a cancellation after that is of no interest."""
     while not working.done():
         if started.done():
-            started.result().sparkContext.cancelAllJobs()
+            with contextlib.suppress(Py4JError):
+                started.result().sparkContext.cancelAllJobs()
         await asyncio.wait([working], timeout=PROGRESS_SECONDS)
     if not working.cancelled():
         working.exception()  # mark it as retrieved

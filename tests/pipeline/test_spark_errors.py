@@ -1,11 +1,15 @@
 """Errors that Spark reports become one line, with or without the traceback of a Python process."""
 
+import asyncio
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from octavo.cli.pipeline_run import describe_spark_error
+from octavo.cli.pipeline_run import cancel_jobs, describe_spark_error
 from octavo.pipeline.errors import brief_errors
 from octavo.protocol.errors import InvalidArgumentError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 HIDE = "SPARK_HIDE_TRACEBACK"
@@ -46,3 +50,18 @@ def test_traceback_is_hidden_for_errors_of_octavo_only(monkeypatch: pytest.Monke
     fail(InvalidArgumentError("wrong"))
     assert os.environ[HIDE] == "1"
     monkeypatch.delenv(HIDE)
+
+
+async def test_a_cancellation_waits_for_the_end_of_the_work_although_the_jvm_has_stopped_by_itself() -> None:
+    """Ctrl-C in a terminal reaches the JVM, too: its answer to the cancellation was printed as an internal error."""
+    working: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    class Context:
+        def cancelAllJobs(self) -> None:  # noqa: N802 - Spark's name
+            asyncio.get_running_loop().call_soon(working.cancel)
+            raise Py4JError("SparkContext was shut down")
+
+    started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    started.set_result(SimpleNamespace(sparkContext=Context()))
+    await cancel_jobs(working, started)
+    assert working.cancelled()
