@@ -23,7 +23,7 @@ from octavo.cli.session import (
     read_password,
 )
 from octavo.protocol.errors import InvalidArgumentError
-from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
 
 if TYPE_CHECKING:
     from octavo.metadata import MetadataStore
@@ -264,7 +264,7 @@ async def resume(
 @command(app)
 async def check(
     session: Session,
-    ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", min=0, help="Ids of the ledgers.")],
+    ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", min=0, max=ID_MAX, help="Ids of the ledgers.")],
     patience_seconds: TimeoutOption = None,
 ) -> int:
     """Verify every copy of some ledgers, and repair them.
@@ -304,7 +304,7 @@ async def check(
 @command(app, name="accept-loss")
 async def accept_loss(
     session: Session,
-    ledger: Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")],
+    ledger: Annotated[int, typer.Argument(metavar="LEDGER", min=0, max=ID_MAX, help="Id of the ledger.")],
     without: Annotated[
         list[str],
         typer.Option("--without", metavar="BOOKIE", help="A bookie to give up. May be given several times."),

@@ -10,6 +10,7 @@ from octavo.metadata.model import SyncMode
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import ID_MAX
+from octavo.protocol.limits import E_MAX
 
 
 class Protection(NamedTuple):
@@ -63,8 +64,8 @@ def check_seconds(name: str, value: object) -> None:
 
 def checked_residues(modulus: object, residues: object) -> tuple[int, ...]:
     """The residues, if ids can have them."""
-    if type(modulus) is not int or modulus < 1:
-        raise InvalidArgumentError(f"modulus is an integer from 1 on, not {modulus!r}")
+    if type(modulus) is not int or not 1 <= modulus <= E_MAX:
+        raise InvalidArgumentError(f"modulus is an integer from 1 to {E_MAX}, not {modulus!r}")
     if not isinstance(residues, Sequence) or not residues:
         raise InvalidArgumentError(f"residues are a sequence of integers, not {residues!r}")
     for residue in residues:
@@ -77,6 +78,12 @@ def check_ledger_id(ledger_id: object) -> None:
     """Whether there can be such a ledger."""
     if type(ledger_id) is not int or not 0 <= ledger_id <= ID_MAX:
         raise InvalidArgumentError(f"a ledger id is an integer from 0 to {ID_MAX}, not {ledger_id!r}")
+
+
+def check_position(position: object, name: str = "a position") -> None:
+    """Whether a log can ever have such a position."""
+    if type(position) is not int or not 0 <= position <= ID_MAX:
+        raise InvalidArgumentError(f"{name} is an integer from 0 to {ID_MAX}, not {position!r}")
 
 
 def check_password(password: object) -> bytes:

@@ -28,13 +28,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from octavo.client.arguments import check_position
 from octavo.client.options import ClientOptions
 from octavo.client.same_loop import check_loop
 from octavo.client.write.adds import Payload, checked_payload, checked_payloads
 from octavo.client.write.window import AddWindow, Futures
 from octavo.protocol.errors import (
     Doubt,
-    InvalidArgumentError,
     OctavoError,
     OctavoTimeoutError,
     PositionMismatchError,
@@ -148,8 +148,8 @@ class AddFront(AddWindow):
                     raise
         check_loop(self._loop)
         payload = checked_payload(payload)
-        if expected_position is not None and (type(expected_position) is not int or expected_position < 0):
-            raise InvalidArgumentError(f"expected_position is a position from 0 on, not {expected_position!r}")
+        if expected_position is not None:
+            check_position(expected_position, "expected_position")
         self.check_usable()
         future = self._create_future()
         self._enqueue([payload], future, expected_position)

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from octavo.client.arguments import check_position
 from octavo.client.log.cursor_keeper import CursorKeeper
 from octavo.client.log.cursor_states import CursorCell
 from octavo.protocol.errors import InvalidArgumentError
@@ -92,8 +93,9 @@ class Cursor:
         self._keeper.advance(self._cell, position)
         self._told = position
 
-    def _check_forward(self, position: object) -> None:
-        if type(position) is not int or position < self._told:
+    def _check_forward(self, position: int) -> None:
+        check_position(position)
+        if position < self._told:
             raise InvalidArgumentError(
                 f"cursor {self.name} stands at {self._told} and does not go back to {position!r}"
             )

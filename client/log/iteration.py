@@ -11,7 +11,7 @@ from octavo.client.log.beginning import Beginning
 from octavo.client.log.entries import Gap, LogEntry
 from octavo.client.log.ledgers import used_before
 from octavo.client.log.outcomes import check_kept
-from octavo.client.log.view import LogView
+from octavo.client.log.view import LogView, last_of
 from octavo.protocol.errors import (
     ClientClosedError,
     LogDamagedError,
@@ -105,7 +105,7 @@ class EntryIteration:
             seen = self._view.changes
             try:
                 place = await self._view.locate(position)
-                if place is None or (place.stop is not None and position >= place.stop):
+                if place is None or position > last_of(place):
                     if self._view.is_sealed:
                         if position > self._view.end:
                             raise NoSuchEntryError(

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from datetime import datetime
 from typing import Literal
 
-from octavo.client.arguments import check_text, check_time
+from octavo.client.arguments import check_position, check_text, check_time
 from octavo.client.closable import Closable
 from octavo.client.log.beginning import Beginning
 from octavo.client.log.cursor_document import CursorState
@@ -32,7 +32,7 @@ from octavo.client.log.names import check_cursor_name, lock_name
 from octavo.client.log.outcomes import check_kept, count_added, doubt_of
 from octavo.client.log.own_writers import OwnWriters
 from octavo.client.log.status import LogStatus
-from octavo.client.log.view import Place
+from octavo.client.log.view import Place, last_of
 from octavo.client.log.writer import LogWriter
 from octavo.client.opening import Opening
 from octavo.client.read.reader import LedgerReader
@@ -45,7 +45,6 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     OctavoError,
 )
-from octavo.protocol.ids import ID_MAX
 
 log = logging.getLogger("octavo.client")
 
@@ -208,8 +207,8 @@ class Log(Closable):
         """
         self._view.check_open()
         for position in (first, last):
-            if position is not None and type(position) is not int:
-                raise InvalidArgumentError(f"a position is an integer, not {position!r}")
+            if position is not None:
+                check_position(position)
         start = 0 if first is None else first
         _check_range(start, start if last is None else max(start, last))
         return self._iteration.entries(first, last)
@@ -301,9 +300,8 @@ class Log(Closable):
     async def _reader_at(self, position: int) -> AsyncIterator[tuple[LogExtent, LedgerReader]]:
         async with AsyncExitStack() as stack:
             place, reader = await self._enter_reader(position, stack)
-            last = ID_MAX if place.stop is None else place.stop - 1
             try:
-                yield LogExtent(place.ledger_id, place.base, position, last), reader
+                yield LogExtent(place.ledger_id, place.base, position, last_of(place)), reader
             except NoSuchLedgerError as error:
                 await self._view.explain_missing(position, error)
                 raise
@@ -331,8 +329,7 @@ class Log(Closable):
         Raises :class:`InvalidArgumentError` for a position beyond the end, :class:`NoSuchLogError`, and
         :class:`QuorumLostError` when no bookie of the last segment answers and the metadata alone do not tell.
         """
-        if type(before) is not int or before < 0:
-            raise InvalidArgumentError(f"a log is truncated before a position from 0 on, not {before!r}")
+        check_position(before)
         self._view.check_open()
         await self._layout.truncate(before)
         self._on_truncated(self)
@@ -493,6 +490,8 @@ class Log(Closable):
         await self._on_close(self)
 
 
-def _check_range(first: object, last: object) -> None:
-    if type(first) is not int or type(last) is not int or not 0 <= first <= last:
-        raise InvalidArgumentError(f"positions are given as 0 <= first <= last, not {first!r}, {last!r}")
+def _check_range(first: int, last: int) -> None:
+    check_position(first)
+    check_position(last)
+    if first > last:
+        raise InvalidArgumentError(f"positions are given as first <= last, not {first!r}, {last!r}")

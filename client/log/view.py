@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from octavo.client.read.reader import LedgerReader
 from octavo.protocol.errors import NoSuchLedgerError
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.ids import ID_MAX, LedgerId
 
 
 class Place(Protocol):
@@ -34,6 +34,11 @@ class Place(Protocol):
     @property
     def made_at_ms(self) -> int:
         """When the ledger was made: no entry of it was sealed before."""
+
+
+def last_of(place: Place) -> int:
+    """The last position that the place has, or can ever have: ids of a stream's entries are larger than positions."""
+    return ID_MAX + min(place.base, 0) if place.stop is None else place.stop - 1
 
 
 class Reach(NamedTuple):

@@ -38,7 +38,7 @@ from octavo.protocol.errors import (
     OctavoTimeoutError,
     QuorumLostError,
 )
-from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.quorums import Quorums
 from octavo.security import forks
@@ -459,8 +459,10 @@ class LedgerReader(Closable):
     def _check_range(self, first: int, last: int) -> None:
         self._check_open()
         for name, value in (("first", first), ("last", last)):
-            if type(value) is not int or value < 0:
-                raise InvalidArgumentError(f"ledger {self._id}: {name} must be an entry id from 0 on, not {value!r}")
+            if type(value) is not int or not 0 <= value <= ID_MAX:
+                raise InvalidArgumentError(
+                    f"ledger {self._id}: {name} must be an entry id from 0 to {ID_MAX}, not {value!r}"
+                )
         if first > last:
             raise InvalidArgumentError(f"ledger {self._id}: first {first} is above last {last}")
 

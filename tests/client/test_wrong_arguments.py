@@ -17,8 +17,8 @@ from support.waiting import WAIT_SECONDS
 import octavo
 
 WRONG: Mapping[str, tuple[object, ...]] = {
-    "int": (None, "5", 1.5, b"5", True, -1),
-    "int | None": ("5", 1.5, b"5", True, -1),
+    "int": (None, "5", 1.5, b"5", True, -1, 2**63, 10**40),
+    "int | None": ("5", 1.5, b"5", True, -1, 2**63, 10**40),
     "float | None": ("5", b"5", True, -1, float("nan")),
     "str": (None, 5, b"name"),
     "str | None": (5, b"name"),
@@ -28,7 +28,7 @@ WRONG: Mapping[str, tuple[object, ...]] = {
     "Digest | None": ("crc32c", 1),
     "Payload": (None, "text", 5),
     "Iterable": (None, 5, "text", b"bytes", [None], ["text"]),
-    "Sequence[int]": (None, 5, "text", [None], ["0"], [-1], []),
+    "Sequence[int]": (None, 5, "text", [None], ["0"], [-1], [2**63], []),
     "Mapping[str, bytes] | None": (5, "text", {5: b""}, {"key": "text"}, [1]),
     "Retention | None": (5, "text"),
     "Retention": (None, 5),

@@ -30,7 +30,7 @@ from octavo.protocol.errors import (
     TruncatedError,
     UnauthorizedError,
 )
-from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.messages import Op, ReadLac
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
@@ -38,7 +38,7 @@ from support.fake_bookie import FakeBookie
 from support.interposed_store import InterposedStore
 from support.log_cluster import QUICK, LogCluster, open_log_cluster
 from support.metadata_clusters import DRIVERS
-from support.waiting import WAIT_SECONDS, eventually
+from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 import octavo
 
@@ -543,3 +543,34 @@ async def test_what_became_of_a_leader_is_told_from_pages(logs: LogCluster) -> N
     assert [await view.end_of_term(term) for term in range(5)] == [0, 1, 2, 3, None]
     await made.reader.truncate(3)
     assert [await view.end_of_term(term) for term in range(5)] == [None, None, None, None, None]
+
+
+@pytest.mark.parametrize("above", [0, 2**35 - 2, 2**62])
+async def test_a_follower_of_a_position_far_above_the_end_waits_and_is_told_when_the_log_is_sealed(
+    logs: LogCluster, above: int
+) -> None:
+    """Its entry would have an id that no entry can have, if the present term had it."""
+    log = await logs.log()
+    async with log.lead() as writer:
+        await writer.add(b"0")
+        position = ID_MAX - above
+        async with aclosing(log.follow(position)) as entries:
+            waiting = asyncio.ensure_future(anext(entries))
+            await loop_turns(50)
+            assert not waiting.done()
+            with pytest.raises(octavo.NoSuchEntryError):
+                await log.read(position, position)
+            other = await (await logs.client()).open_log("orders")
+            await other.seal()
+            with pytest.raises(octavo.NoSuchEntryError, match="is sealed and ends at 1"):
+                await asyncio.wait_for(waiting, WAIT_SECONDS)
+
+
+async def test_a_bulk_reader_is_told_no_position_whose_entry_has_no_id(logs: LogCluster) -> None:
+    log = await logs.log()
+    async with log.lead() as writer:
+        await writer.add(b"0")
+        async with log.reader_at(0) as (extent, reader):
+            assert extent.last - extent.base == ID_MAX
+            batches = reader.batches(extent.first - extent.base, extent.last - extent.base, confirmed=True)
+            await batches.aclose()
