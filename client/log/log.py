@@ -334,7 +334,7 @@ class Log(Closable):
         await self._layout.truncate(before)
         self._on_truncated(self)
 
-    def begin_at(self, position: int) -> None:
+    def _begin_at(self, position: int) -> None:
         """Another handle of this client has truncated the log there. Used only inside this package."""
         self._view.begin_at(position)
 

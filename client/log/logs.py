@@ -121,7 +121,7 @@ class Logs:
         """All handles of this client keep to it at once (rule P7)."""
         for other in self._handles:
             if other.log_id == log.log_id:
-                other.begin_at(log.first_position)
+                other._begin_at(log.first_position)
 
     async def _handle_closed(self, log: Log) -> None:
         self._handles.pop(log, None)
