@@ -135,12 +135,24 @@ async def list_principals(session: Session) -> None:
 async def disable(session: Session, name: NameArgument) -> None:
     """Disable a principal, and end its connections.
 
-    It cannot connect until `octavo access add` enables it.
+    It cannot connect until `octavo access enable` enables it.
     """
     from dataclasses import replace  # noqa: PLC0415
 
     await _change(session, lambda all_: all_.with_principal(replace(_known(all_, name), disabled=True)))
     _say(session, f"{name} is disabled", name=name, disabled=True)
+
+
+@command(app)
+async def enable(session: Session, name: NameArgument) -> None:
+    """Enable a disabled principal.
+
+    It has the roles and the key that it had.
+    """
+    from dataclasses import replace  # noqa: PLC0415
+
+    await _change(session, lambda all_: all_.with_principal(replace(_known(all_, name), disabled=False)))
+    _say(session, f"{name} is enabled", name=name, disabled=False)
 
 
 @command(app)

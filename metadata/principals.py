@@ -66,6 +66,11 @@ class Principals:
         """The same without this principal."""
         return replace(self, by_name={other: one for other, one in self.by_name.items() if other != name})
 
+    def disabled(self) -> "Principals":
+        """The same, all disabled: what a restore brings back may have been removed since, or have a key that was
+        replaced because it was stolen."""
+        return replace(self, by_name={name: replace(one, disabled=True) for name, one in self.by_name.items()})
+
     def changed_since(self, before: "Principals") -> frozenset[str]:
         """The names whose principal is another one now, or gone."""
         return frozenset(name for name, one in before.by_name.items() if self.by_name.get(name) != one)

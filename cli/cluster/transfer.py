@@ -6,17 +6,19 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo._version import __version__
 from octavo.cli.session import CommandError, Session, command
-from octavo.protocol.errors import NoSuchLedgerError, OctavoError
+from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, OctavoError
 
 if TYPE_CHECKING:
     from octavo.metadata import MetadataStore
     from octavo.metadata.dump import ClusterFacts, DumpEnd, DumpRecord
+    from octavo.metadata.principals import Principal, Principals
 
 # ruff: noqa: PLC0415 - `octavo --help` needs no metadata
 
@@ -121,8 +123,33 @@ def _check_free(file: Path, place: Path, *, overwrite: bool) -> None:
         raise CommandError(f"{file} exists already; name a new file, or give --overwrite to replace it")
 
 
+class PrincipalsChoice(StrEnum):
+    """Values of the option ``--principals``."""
+
+    DISABLED = "disabled"
+    ENABLED = "enabled"
+    NONE = "none"
+
+
 async def restore(
-    session: Session, file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `dump` wrote.")]
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `dump` wrote.")],
+    principals: Annotated[
+        PrincipalsChoice,
+        typer.Option(
+            "--principals",
+            metavar="HOW",
+            help="How the principals of the dump come back: disabled, enabled as they were, or none of them.",
+        ),
+    ] = PrincipalsChoice.DISABLED,
+    principals_of: Annotated[
+        Path | None,
+        typer.Option(
+            "--principals-of",
+            metavar="FILE",
+            help="Take the principals from this dump, a newer one, as they are there.",
+        ),
+    ] = None,
 ) -> None:
     """Create a cluster from a dump.
 
@@ -131,14 +158,24 @@ async def restore(
     not in it: ledgers created since are missing, and logs end where they ended then. So the restore leaves out the
     ledger ids that may have been allocated since, and puts garbage collection on hold until you run `octavo cluster
     release-garbage`. Stop all bookies and clients first.
+
+    Principals that were removed or disabled since the dump, and keys that were replaced since, are in the dump as they
+    were then. So the principals come back disabled: enable those that you still trust with `octavo access enable`.
     """
     from octavo.cli.output import print_json, print_line, progress_bar
     from octavo.metadata.connect import create_metadata_store
-    from octavo.metadata.dump import first_restored_id, restored_terms_skipped
+    from octavo.metadata.dump import Document, first_restored_id, restored_terms_skipped
     from octavo.metadata.garbage_hold import GarbageHold, set_hold
+    from octavo.metadata.principals import DOCUMENT as PRINCIPALS
+    from octavo.metadata.principals import encode_principals
     from octavo.metadata.records import ClusterOrigin
 
-    facts, end = _verified(file)
+    if principals_of is not None and principals is not PrincipalsChoice.DISABLED:
+        raise InvalidArgumentError(
+            "--principals-of takes the principals as they are in that dump: leave out --principals"
+        )
+    facts, end, known = _verified(file)
+    back = _principals_to_restore(known, principals, principals_of)
     age = datetime.now(UTC) - facts.dumped_at
     first_id, terms_skipped = first_restored_id(end, age), restored_terms_skipped(age)
     reason = f"the metadata were restored from a dump of {facts.dumped_at.isoformat(timespec='seconds')}"
@@ -149,38 +186,93 @@ async def restore(
         with progress_bar("restoring", end.records) as progress:
             try:
                 for record in _restorable(file, terms_skipped):
+                    if isinstance(record, Document) and record.name == PRINCIPALS:
+                        continue
                     await _restore_record(store, record)
                     restored += 1
                     progress(restored, f"{restored:,}")
+                if back is not None:
+                    await store.create_document(PRINCIPALS, encode_principals(back))
+                    restored += 1
             except OctavoError as error:
                 raise CommandError(
                     f"{error.message}; the cluster at {session.metadata_uri} is incomplete: run `octavo cluster "
                     "destroy` and restore it again"
                 ) from error
     if session.as_json:
-        print_json({"cluster_id": facts.cluster_id, "records": restored, "first_ledger_id": first_id})
+        states = {} if back is None else {name: _state_of(one) for name, one in back.by_name.items()}
+        print_json(
+            {
+                "cluster_id": facts.cluster_id, "records": restored, "first_ledger_id": first_id, "principals": states,
+                "principals_left_out": _names_without(known, back),
+            }
+        )  # fmt: skip
         return
     print_line(f"restored cluster {facts.cluster_id} at {session.metadata_uri}: {restored:,} records")
     print_line("garbage collection is on hold; when nothing is missing, run `octavo cluster release-garbage`")
+    for line in _told_of_principals(known, back):
+        print_line(line)
 
 
-def _verified(file: Path) -> "tuple[ClusterFacts, DumpEnd]":
-    """The first and the last line of a dump that has been read to its end."""
-    from octavo.metadata.dump import ClusterFacts, DumpEnd, read_dump
+def _principals_to_restore(
+    known: "Principals | None", how: PrincipalsChoice, principals_of: Path | None
+) -> "Principals | None":
+    """What the restored cluster gets as its principals (rule S5); None: nothing. ``known``: those of the dump."""
+    if principals_of is not None:
+        return _verified(principals_of)[2]
+    if known is None or how is PrincipalsChoice.NONE:
+        return None
+    return known if how is PrincipalsChoice.ENABLED else known.disabled()
+
+
+def _names_without(known: "Principals | None", back: "Principals | None") -> list[str]:
+    kept = set() if back is None else back.by_name.keys()
+    return [] if known is None else [name for name in known.by_name if name not in kept]
+
+
+def _state_of(principal: "Principal") -> str:
+    return "disabled" if principal.disabled else "enabled"
+
+
+def _told_of_principals(known: "Principals | None", back: "Principals | None") -> Iterator[str]:
+    """What an operator must know of the principals after a restore."""
+    by_state: dict[str, list[str]] = {}
+    for name, one in () if back is None else back.by_name.items():
+        by_state.setdefault(_state_of(one), []).append(name)
+    if "enabled" in by_state:
+        yield f"principals that may connect: {', '.join(by_state['enabled'])}"
+    if "disabled" in by_state:
+        yield f"principals that are disabled: {', '.join(by_state['disabled'])}"
+        yield (
+            "their roles and keys are those of the dump: enable those that you still trust with `octavo access enable "
+            "NAME`, and replace keys that were replaced since with `octavo access key NAME`"
+        )
+    if left_out := _names_without(known, back):
+        yield f"principals of the dump that were left out: {', '.join(left_out)}"
+
+
+def _verified(file: Path) -> "tuple[ClusterFacts, DumpEnd, Principals | None]":
+    """The first and the last line of a dump that has been read to its end, and its principals, if it has any."""
+    from octavo.metadata.dump import ClusterFacts, Document, DumpEnd, read_dump
+    from octavo.metadata.principals import DOCUMENT as PRINCIPALS
+    from octavo.metadata.principals import decode_principals
 
     facts: ClusterFacts | None = None
     end: DumpEnd | None = None
+    principals: Principals | None = None
     for part in _parts(file, read_dump):
         match part:
             case ClusterFacts():
                 facts = part
             case DumpEnd():
                 end = part
+            case Document() if part.name == PRINCIPALS:
+                principals = decode_principals(part.value)
             case _:
                 _with_later_terms(part, 0)  # a log that cannot be understood is noticed before anything is changed
     assert facts is not None
     assert end is not None
-    return facts, end
+    return facts, end, principals
 
 
 def _parts(file: Path, read: Any) -> Iterator[Any]:

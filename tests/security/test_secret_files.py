@@ -1,4 +1,4 @@
-"""Every file of a secret is refused where every user of the host can read it, with one error and its remedy (S4)."""
+"""Files of secrets that every user of the host can read are refused, with one error and its remedy (rule S4)."""
 
 import os
 from collections.abc import Callable
