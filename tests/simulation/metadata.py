@@ -113,6 +113,15 @@ class MetadataService:
             self.server.end_session(session)
         return len(ended)
 
+    def forget_bookie(self, name: str) -> None:
+        """Delete a bookie's cookie, as ``octavo bookies --forget`` does for one that is not registered."""
+        self.server.delete(Kind.COOKIE, name, expected=None, session=None)
+
+    def is_registered(self, name: str) -> bool:
+        """Whether a bookie's lease goes on."""
+        self.server.end_late_sessions()
+        return name in self.server.records[Kind.BOOKIE]
+
     def ledger(self, ledger_id: LedgerId) -> bytes | None:
         """The stored metadata of a ledger, read directly; None if there is none."""
         record = self.server.read(Kind.LEDGER, f"{ledger_id:019d}")

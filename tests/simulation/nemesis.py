@@ -120,6 +120,11 @@ class Nemesis:
         """Whether :meth:`heal` has been called; no fault is injected afterwards."""
         return self._healed
 
+    async def prepare(self) -> None:
+        """What happens before the applications start."""
+        if self.world.plan.hardships.returns:
+            await self._returns.forget_one()
+
     async def check_returns(self) -> None:
         """Check that no old incarnation of a bookie serves."""
         await self._returns.check()

@@ -185,8 +185,9 @@ class Universe:
         for machine in world.machines:
             machine.start()
         await self._wait_for_bookies(START_SECONDS_MAX)
-        applications = self._start_applications()
         nemesis = Nemesis(world)
+        await nemesis.prepare()
+        applications = self._start_applications()
         striking = asyncio.ensure_future(nemesis.run())
         # A log's list that goes back breaks promises that only ledgers and bookies keep through that.
         restores = world.plan.restores_metadata and not world.plan.logs
