@@ -16,7 +16,7 @@ from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, json_answe
 from octavo.bookie.admin.fields import INTEGER_MAX, Field
 from octavo.bookie.admin.introspection import profile, stacks
 from octavo.bookie.admin.jobs import Job, JobRunningError, Jobs
-from octavo.bookie.admin.ledger_view import LEDGERS_PER_PAGE_MAX, STATES, bookie_view, list_page, show
+from octavo.bookie.admin.ledger_view import LEDGERS_PER_PAGE_MAX, STATES, Sight, as_seen, bookie_view, list_page, show
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.admin.schemas import (
     BOOKIE,
@@ -80,6 +80,8 @@ class Call(NamedTuple):
     admin: Administration
     values: Mapping[str, Any]
     """Parameters and fields of the body by name; those that are not required and were not given are missing."""
+    sight: Sight = Sight.NONE
+    """How much of ledgers whoever asks may see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,13 +203,13 @@ async def _ledgers(call: Call) -> HttpAnswer:
         state=values.get("state"),
         bookie=values.get("bookie"),
     )
-    return json_answer({"items": page.ledgers, "next": page.after})
+    return json_answer({"items": [as_seen(one, call.sight) for one in page.ledgers], "next": page.after})
 
 
 async def _ledger(call: Call) -> HttpAnswer:
     ledger_id = call.values["ledger_id"]
     try:
-        return json_answer(await show(call.admin.ready.store, LedgerId(ledger_id)))
+        return json_answer(as_seen(await show(call.admin.ready.store, LedgerId(ledger_id)), call.sight))
     except NoSuchLedgerError as error:
         raise HttpError(404, "NoSuchLedger", error.message) from error
 
@@ -383,11 +385,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             Field(name="bookie", kind="string", text="Only ledgers whose metadata name this bookie.", length_max=256),
         ),
         text="The ledgers in the order of their ids. Pass `next` as `after` to read the next page; it is null at the"
-        " end. A page may be shorter than the limit.",
+        " end. A page may be shorter than the limit. To clients that may only observe, `withheld` is true and what"
+        " tells which entries there are is null; where the bookie requires no authentication, only of private ledgers.",
     ),
     Endpoint(
         method="GET", path="/api/v1/ledgers/{ledger_id}", name="showLedger", handle=_ledger, answer=LEDGER,
-        errors=(404, 503), text="The metadata of a ledger.",
+        errors=(404, 503), text="The metadata of a ledger. Withheld as in the list of ledgers.",
         in_path=(
             Field(name="ledger_id", kind="integer", text="Id of the ledger.", required=True, low=0, high=ID_MAX),
         ),

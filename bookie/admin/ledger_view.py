@@ -2,6 +2,7 @@
 bookies`` use."""
 
 import base64
+import enum
 from typing import Any, NamedTuple
 
 from octavo.metadata import KnownBookie, LedgerMetadata, MetadataStore
@@ -104,8 +105,38 @@ def summary(metadata: EitherMetadata) -> dict[str, Any]:
         "last_position": last_position,
         "length": length,
         "created_at": metadata.created_at.isoformat(),
+        "private": metadata.private,
         "log": None if log_name is None else log_name.decode(errors="replace"),
     }
+
+
+class Sight(enum.Enum):
+    """Of which ledgers someone who asks may see which entries there are, and what their users wrote about them."""
+
+    ALL = "all"
+    """The operator of the bookie, and principals that may read."""
+    NOT_PRIVATE = "not private"
+    """Anyone, where the bookie asks nobody who it is: it gives the entries of these ledgers to everyone, too."""
+    NONE = "none"
+    """Those that may only observe bookies."""
+
+
+_WITHHELD = ("entries", "last_entry_id", "first_position", "last_position", "length", "log", "custom_metadata")
+
+
+def as_seen(facts: dict[str, Any], sight: Sight) -> dict[str, Any]:
+    """The facts of :func:`summary` or :func:`show` for someone who sees so much: where ``withheld`` is true, what tells
+    which entries there are is null, and so is what the ledger's users wrote (rule S6). State, quorums and bookies are
+    seen by everyone: who watches over bookies needs them."""
+    withheld = sight is Sight.NONE or (sight is Sight.NOT_PRIVATE and facts["private"])
+    if not withheld:
+        return {**facts, "withheld": False}
+    seen = {**facts, **{name: None for name in _WITHHELD if name in facts}, "withheld": True}
+    if "fragments" in facts:
+        seen["fragments"] = [
+            {**fragment, "first_entry_id": None, "first_position": None} for fragment in facts["fragments"]
+        ]
+    return seen
 
 
 def kind_of(metadata: EitherMetadata) -> str:

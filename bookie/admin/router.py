@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 from octavo.bookie.admin.endpoints import Administration, Call, Endpoint
 from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, HttpRequest
 from octavo.bookie.admin.fields import FieldError, read_body, read_query
+from octavo.bookie.admin.ledger_view import Sight
 from octavo.bookie.admin.visitor import Visitor, visitor_of
 from octavo.bookie.server.audit import Audit
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
@@ -40,7 +41,7 @@ class Router:
         self._check_rights(endpoint, visitor, request)
         values = self._values(endpoint, request, names)
         try:
-            answer = await endpoint.handle(Call(self._admin, values))
+            answer = await endpoint.handle(Call(self._admin, values, self._sight(visitor, request)))
         except (MetadataUnavailableError, MetadataError) as error:
             raise HttpError(503, type(error).__name__, error.message, retryable=error.retryable) from error
         except OctavoError as error:
@@ -71,6 +72,16 @@ class Router:
                 403, "Forbidden",
                 f"{what} is answered on the socket admin.sock in the data directory, and not over TCP without TLS",
             )  # fmt: skip
+
+    def _sight(self, visitor: Visitor | None, request: HttpRequest) -> Sight:
+        """How much of ledgers whoever asks may see (rule S6)."""
+        if request.trusted:
+            return Sight.ALL
+        if visitor is not None:
+            return Sight.ALL if visitor.may_read else Sight.NONE
+        ready = self._admin.subject.ready
+        asks_no_client = ready is not None and ready.service.access is None
+        return Sight.NOT_PRIVATE if asks_no_client else Sight.NONE
 
     def _check_host(self, request: HttpRequest) -> None:
         """A web page can let a name of its own point to this machine, and then read what the bookie answers to it (DNS

@@ -86,9 +86,11 @@ _SUMMARY: dict[str, Schema] = {
     "last_entry_id": _or_null(_COUNT),
     "first_position": _or_null(_COUNT),
     "last_position": _or_null(_COUNT),
-    "length": _COUNT,
+    "length": _or_null(_COUNT),
     "created_at": _TEXT,
+    "private": _FLAG,
     "log": _or_null(_TEXT),
+    "withheld": _FLAG,
 }
 LEDGERS = _object(items=_list(_object(**_SUMMARY)), next=_or_null(_COUNT))
 LEDGER = _object(
@@ -97,8 +99,10 @@ LEDGER = _object(
     write_quorum=_COUNT,
     ack_quorum=_COUNT,
     digest=_TEXT,
-    custom_metadata={"type": "object", "additionalProperties": {"anyOf": [_TEXT, _object(base64=_TEXT)]}},
-    fragments=_list(_object(first_entry_id=_COUNT, first_position=_or_null(_COUNT), term=_COUNT, bookies=_list(_TEXT))),
+    custom_metadata=_or_null({"type": "object", "additionalProperties": {"anyOf": [_TEXT, _object(base64=_TEXT)]}}),
+    fragments=_list(
+        _object(first_entry_id=_or_null(_COUNT), first_position=_or_null(_COUNT), term=_COUNT, bookies=_list(_TEXT))
+    ),
 )
 
 READ_ONLY = _object(read_only=_FLAG, operator=_or_null(_TEXT), disks=_FLAG)

@@ -22,6 +22,11 @@ class Visitor(NamedTuple):
     name: str
     roles: frozenset[Role]
 
+    @property
+    def may_read(self) -> bool:
+        """Whether the principal may see which entries there are."""
+        return Right.READ in rights_of(self.roles)
+
     def check(self, *, guarded: bool, what: str) -> None:
         """Raises :class:`HttpError` unless the principal may ask this."""
         if guarded and Role.ADMIN not in self.roles:

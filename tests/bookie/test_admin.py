@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket as socket_module
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from octavo.bookie.identity.errors import BookieStartError
 from octavo.metadata import BookieLease, BookieRegistration, BookieState, MetadataStore
 from octavo.metadata.registration import Cookie
 from octavo.protocol.errors import MetadataUnavailableError
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.messages import Added
 from octavo.protocol.places import place
 from prometheus_client.parser import text_string_to_metric_families
@@ -238,6 +239,34 @@ async def test_streams_are_listed_and_shown_among_ledgers(socket: Path, store: M
         (place(1, 0), 0, 1), (place(3, 0), 10, 3),
     ]  # fmt: skip
     assert not {"verifier", "salt", "owner", "keys"} & shown.keys()
+
+
+async def test_clients_on_loopback_see_nothing_of_what_private_ledgers_hold(
+    tmp_path: Path, store: MetadataStore
+) -> None:
+    """Rule S6. The bookie asks nobody who it is."""
+    public, private = [await store.allocate_ledger_id() for _ in range(2)]
+    await store.create_ledger(open_ledger(public).closed(EntryId(4), 50))
+    await store.create_ledger(replace(open_ledger(private), private=True).closed(EntryId(4), 50))
+    stream = await store.allocate_ledger_id()
+    await store.create_stream(replace(open_stream(stream_fragment(1, 0, 0)), ledger_id=stream, private=True))
+    with socket_module.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    async with administered_bookie(tmp_path, store, admin_listen=f"127.0.0.1:{port}"):
+        for address, sees_all in ((tmp_path / "admin.sock", True), (("127.0.0.1", port), False)):
+            items = {one["ledger_id"]: one for one in (await ask(address, "GET", "/api/v1/ledgers")).json["items"]}
+            shown = {one: (await ask(address, "GET", f"/api/v1/ledgers/{one}")).json for one in (private, stream)}
+            assert (items[public]["entries"], items[public]["length"], items[public]["withheld"]) == (5, 50, False)
+            for one in (items[private], items[stream], *shown.values()):
+                assert (one["private"], one["withheld"]) == (True, not sees_all)
+                told = [one[name] for name in ("entries", "last_entry_id", "length", "first_position", "log")]
+                assert sees_all or told == [None] * 5
+            assert (shown[private]["custom_metadata"] is None) is not sees_all
+            for one in shown.values():
+                places = [fragment["first_entry_id"] for fragment in one["fragments"]]
+                assert sees_all or places == [None]
+                assert one["fragments"][0]["bookies"] == ["a", "b", "c"]
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,13 @@ from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.principals import DOCUMENT, Principal, encode_principals
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.ids import EntryId
 from octavo.security.contexts import client_context
 from octavo.security.roles import Role
 from octavo.security.scram import Key
 from support.admin import Answer, Secure, ask, attended_bookie, connect
 from support.certificates import STRANGER, Certificates
+from support.ledger_metadata import open_ledger
 from support.memory_stores import memory_uri
 from support.principals import KEYS, PRINCIPALS
 from support.tls_bookies import tls_settings
@@ -95,6 +97,27 @@ async def test_every_role_observes_and_only_the_role_admin_administers(running: 
         else:
             assert answer.status == 403
             assert "needs the role admin" in answer.json["message"]
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_a_principal_that_may_only_observe_does_not_see_which_entries_there_are(
+    running: Running, role: Role
+) -> None:
+    """Rule S6."""
+    made = []
+    for private in (False, True):
+        ledger_id = await running.store.allocate_ledger_id()
+        await running.store.create_ledger(replace(open_ledger(ledger_id), private=private).closed(EntryId(4), 50))
+        made.append(ledger_id)
+    listed = (await running.ask("/api/v1/ledgers", role=role)).json
+    shown = [(await running.ask(f"/api/v1/ledgers/{one}", role=role)).json for one in made]
+    sees = role is not Role.OBSERVE
+    for one in [*(item for item in listed["items"] if item["ledger_id"] in made), *shown]:
+        assert (one["entries"], one["length"], one["withheld"]) == ((5, 50, False) if sees else (None, None, True))
+        assert one["state"] == "closed"
+    assert [one["custom_metadata"] for one in shown] == [{"app": "orders"} if sees else None] * 2
+    for ledger_id in made:
+        await running.store.delete_ledger(ledger_id)
 
 
 async def test_a_certificate_names_the_principal_and_that_of_a_bookie_does_not_administer(running: Running) -> None:
