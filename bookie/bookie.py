@@ -22,6 +22,7 @@ from octavo.bookie.copies.face import LedgerCopies
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
 from octavo.bookie.identity.cookie import Identity as StartedIdentity
 from octavo.bookie.identity.cookie import claim_identity, note_served
+from octavo.bookie.identity.duplicate_start import wait_until_unregistered
 from octavo.bookie.identity.errors import BookieStartError
 from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.journal.journal import UnsupportedJournalError
@@ -44,6 +45,7 @@ from octavo.bookie.server.ledger_privacy import LedgerPrivacy
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.server import BookieServer
 from octavo.bookie.server.service import BookieService, Identity, TlsFacts
+from octavo.bookie.server.standing import Standing
 from octavo.bookie.start_errors import disk_error, listen_error, storage_error
 from octavo.bookie.storage.replay import JournalUnreadableError
 from octavo.bookie.storage.storage import Storage
@@ -152,7 +154,10 @@ class Bookie:
         reviver = Reviver(storage, store, cluster_id=identity.cluster_id)
         stack.push_async_callback(reviver.stop)
         await self._serve(me, storage, reviver, world)
-        presence = Presence(config, self.service, storage, store, address=self.address, rng=world.rng)
+        presence = Presence(
+            config, self.service, storage, store,
+            address=self.address, rng=world.rng, incarnation=identity.incarnation, lost=self._break,
+        )  # fmt: skip
         metadata_check = MetadataCheck(
             store,
             KnownStart(self.bookie_id, identity.cluster_id, identity.generation, identity.ledger_ids_stop),
@@ -273,6 +278,7 @@ class Bookie:
             identity = await claim_identity(
                 filesystem, directories, store, address=self._advertised(config.port), rng=rng, software=world.software,
                 pinned_id=BookieId(config.bookie_id) if config.bookie_id is not None else None,
+                lease_seconds=config.lease_seconds,
             )  # fmt: skip
             self.bookie_id = self.audit.bookie_id = identity.bookie_id
             structlog.contextvars.bind_contextvars(bookie=self.bookie_id)
@@ -295,6 +301,9 @@ class Bookie:
         except OSError as error:
             raise disk_error(error, config.data_dir) from error
         if storage.doubts_every_ledger:
+            # What was registered as this bookie before may confirm adds of every ledger that exists until that ends:
+            # the doubt must cover all of them (rule B10).
+            await wait_until_unregistered(store, identity.bookie_id, seconds=2 * config.lease_seconds)
             await _limit_doubt(storage, store, config)
         return identity, storage
 
@@ -469,6 +478,7 @@ def _make_service(
         repair_read_bytes_per_second=config.repair_read_bytes_per_second,
         answer_timing=answer_timing(config),
         clock=world.clock,
+        standing=Standing(world.clock or asyncio.get_running_loop().time),
     )
 
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import structlog
@@ -43,6 +44,10 @@ EXIT_USAGE = 2
 """A setting cannot be used: a certificate that has expired, for example."""
 EXIT_DATA_WRONG = 78
 """EX_CONFIG of sysexits.h: an operator must repair something on disk first."""
+
+_boot_seconds = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""Precise seconds that keep counting while the host is suspended. They tell the bookie that it may have been away (rule
+B10)."""
 
 METADATA_RETRY_SECONDS = 0.5
 """Pause between attempts to reach a metadata store that does not answer while a bookie starts."""
@@ -177,7 +182,7 @@ async def _start(config: BookieConfig, world: _World, companion: Companion | Non
         rng=world.rng,
         software=__version__,
         wall_clock=time.time,
-        clock=time.perf_counter,
+        clock=_boot_seconds,
         attend=world.attendant.attend,
         companion=companion,
         audit=world.audit,
@@ -234,7 +239,7 @@ def _end_at_once(reason: BaseException) -> NoReturn:
     finally:
         # No clean-up: it would write, and nothing that is written now can be trusted. And whatever becomes of the line,
         # the process ends (rule B11).
-        os._exit(EXIT_FAILURE)
+        os._exit(EXIT_DATA_WRONG if isinstance(reason, DataWrongError) else EXIT_FAILURE)
 
 
 async def _open_metadata(config: BookieConfig) -> MetadataStore:

@@ -2,9 +2,12 @@
 
 import contextlib
 import random
+from collections.abc import Callable
+from functools import partial
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.free_space import FreeSpaceMonitor
+from octavo.bookie.identity.incarnation import Incarnation, confirm_identity
 from octavo.bookie.registration import Registrar
 from octavo.bookie.server.service import BookieService
 from octavo.bookie.storage.storage import Storage
@@ -25,11 +28,22 @@ class Presence:
         *,
         address: str,
         rng: random.Random,
+        incarnation: Incarnation,
+        lost: Callable[[BaseException], None],
     ) -> None:
+        """``lost`` is told why the bookie will not be registered any more: its id belongs to another."""
         self._config = config
         self._service = service
         self._address = address
-        self._registrar = Registrar(store, self.registration, rng)
+        self._lost = lost
+        self._registrar = Registrar(
+            store,
+            self.registration,
+            rng,
+            confirm=partial(confirm_identity, store, incarnation),
+            registered=service.standing.registered,
+            lost=self._end,
+        )
         self._free_space = FreeSpaceMonitor(storage.space.largest, self._registrar.announce)
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
@@ -38,6 +52,10 @@ class Presence:
         await self._free_space.start()
         stack.push_async_callback(self._registrar.stop)
         await self._registrar.start()
+
+    def _end(self, error: BaseException) -> None:
+        self._service.standing.lost()
+        self._lost(error)
 
     def registration(self) -> BookieRegistration:
         """The registration as it should be now."""

@@ -1,5 +1,8 @@
 """Keeps a bookie registered: registers it, does so again whenever its lease is lost, and unregisters it at the end.
 
+Every registration is preceded by a comparison of the bookie with its cookie in the metadata, and is made only if the
+cookie has not changed since (rule B10). A bookie whose id belongs to another by then never registers again.
+
 A metadata store that does not answer never ends a bookie: what it holds can be read and written without the store, and
 an outage of the store must not take every bookie down at once. The bookie goes on serving and registers again once the
 store is back.
@@ -11,8 +14,10 @@ import random
 from collections.abc import Awaitable, Callable
 
 import structlog
+from octavo.bookie.identity.incarnation import IdentityLostError
 from octavo.metadata import BookieLease, BookieRegistration, MetadataStore
-from octavo.protocol.errors import ClientClosedError, LeaseLostError, OctavoError
+from octavo.metadata.store import Version
+from octavo.protocol.errors import ClientClosedError, LeaseLostError, MetadataConflictError, OctavoError
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -27,12 +32,27 @@ within seconds, and without an answer the lease expires by itself."""
 
 
 class Registrar:
-    """The supervisor of one bookie's registration. ``current`` returns the registration as it should be now."""
+    """The supervisor of one bookie's registration."""
 
-    def __init__(self, store: MetadataStore, current: Callable[[], BookieRegistration], rng: random.Random) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        current: Callable[[], BookieRegistration],
+        rng: random.Random,
+        *,
+        confirm: Callable[[], Awaitable[Version]],
+        registered: Callable[[BookieLease], None],
+        lost: Callable[[BaseException], None],
+    ) -> None:
+        """``current`` returns the registration as it should be now. ``confirm`` compares the bookie with its cookie,
+        whose version it returns, or raises :class:`IdentityLostError`. ``registered`` is told of every
+        registration, ``lost`` that there will be none any more: the id belongs to another, or this has a defect."""
         self._store = store
         self._current = current
         self._rng = rng
+        self._confirm = confirm
+        self._registered = registered
+        self._lost = lost
         self._lease: BookieLease | None = None
         self._told: BookieRegistration | None = None
         """What the store was told last."""
@@ -49,6 +69,7 @@ class Registrar:
         """Register. Raises what the first attempt raises; from then on the registration is kept in the background."""
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task.add_done_callback(self._kept)
 
     async def announce(self) -> None:
         """Update the registration. If the bookie is not registered, it is about to be, with what is current then. One
@@ -72,9 +93,20 @@ class Registrar:
                     await self._lease.release()
 
     async def _register(self) -> None:
-        told = self._current()
-        self._lease = await self._store.register_bookie(told)
+        while True:
+            cookie = await self._confirm()
+            told = self._current()
+            with contextlib.suppress(MetadataConflictError):  # it has changed since: look again, by what
+                self._lease = await self._store.register_bookie(told, cookie=cookie)
+                break
         self._told = told
+        self._registered(self._lease)
+
+    def _kept(self, task: "asyncio.Task[None]") -> None:
+        """No bookie goes on as if it were registered again some time."""
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            log.error("the registration is kept no more, by a defect", exc_info=defect)
+            self._lost(defect)
 
     async def _keep(self) -> None:
         while await self._try(self._catch_up):
@@ -97,6 +129,9 @@ class Registrar:
             try:
                 await step()
             except ClientClosedError:
+                return False
+            except IdentityLostError as error:
+                self._lost(error)
                 return False
             except OctavoError as error:
                 log.warning("cannot register", error=type(error).__name__, reason=error.message)

@@ -118,6 +118,12 @@ async def forget_bookie(store: "MetadataStore", name: str) -> None:
         await store.delete_cookie(bookie_id, cookie.version)
     except MetadataConflictError as error:
         raise CommandError(f"bookie {name} has been started or forgotten in the meantime") from error
+    # Nothing registers as the bookie from now on (rule B10); it may have done so just before.
+    try:
+        await _check_not_registered(store, bookie_id)
+    except CommandError:
+        await store.create_cookie(cookie.value)
+        raise
 
 
 async def _check_not_registered(store: "MetadataStore", bookie_id: BookieId) -> None:

@@ -207,7 +207,9 @@ async def retire(
         pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=random.Random())
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.close)
-            named = await retiring.retire(store, bookie, partial(asking.may_serve, pool), lost=lost, now_ms=_now_ms())
+            # The store's time: how long ago it was decides when a loss may be accepted (rule O4).
+            now_ms = await store.time_ms()
+            named = await retiring.retire(store, bookie, partial(asking.may_serve, pool), lost=lost, now_ms=now_ms)
     if named and not lost:
         raise CommandError(
             f"bookie {bookie} may hold entries of {_ledgers(named)}, which name it; drain it first, or give --lost if"
@@ -310,6 +312,14 @@ async def accept_loss(
         typer.Option("--without", metavar="BOOKIE", help="A bookie to give up. May be given several times."),
     ],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = "",
+    ended: Annotated[
+        bool,
+        typer.Option(
+            "--ended",
+            help="You have seen that the processes that were these bookies have ended and can never go on: do not wait"
+            " until one that is paused or cut off confirms nothing any more.",
+        ),
+    ] = False,
     password_file: PasswordFileOption = None,
     yes: YesOption = False,
 ) -> int:
@@ -319,7 +329,9 @@ async def accept_loss(
 
     Acknowledged entries may be lost. The bookies given with --without count as if they had denied every entry of which
     they cannot tell. They must be retired or in doubt; a bookie in doubt is asked for what it still has. Of a
-    stream they must be retired. The command first tries to recover the ledger without any loss; what was accepted is
+    stream they must be retired. A process that was one of them and is paused, or cut off from the metadata, may confirm
+    adds for an hour; until 70 minutes after the bookie was retired, or was seen in doubt, the command refuses without
+    --ended. The command first tries to recover the ledger without any loss; what was accepted is
     recorded in the metadata.
     """
     from octavo.client.options import ClientOptions  # noqa: PLC0415
@@ -332,13 +344,13 @@ async def accept_loss(
         options = options_with_environment(ClientOptions())
         recovery = BlockedRecovery(store, LedgerId(ledger), password, await store.cluster_id(), options)
         try:
-            why = await recovery.check(names)
+            why = await recovery.check(names, ended=ended)
             if not yes:
                 await _confirm(
                     f"{why}. Close it without {', '.join(names)}? Acknowledged entries may be lost.",
                     "accepting a loss may lose acknowledged entries",
                 )
-            closed = await recovery.accept(names, reason=reason, now_ms=_now_ms())
+            closed = await recovery.accept(names, reason=reason, now_ms=_now_ms(), ended=ended)
         finally:
             await recovery.close()
     end = "empty" if closed.last_entry_id is None else f"at entry {closed.last_entry_id}"

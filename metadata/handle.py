@@ -13,7 +13,7 @@ from octavo.metadata.known_streams import KnownStreams
 from octavo.metadata.leases import HeldLease, LeaseKeeper
 from octavo.metadata.measured import measured
 from octavo.metadata.model import LedgerMetadata
-from octavo.metadata.records import LIST_PAGE_RECORDS, Kind, RecordStore, ledger_key
+from octavo.metadata.records import LIST_PAGE_RECORDS, Kind, RecordStore, Unchanged, ledger_key
 from octavo.metadata.registration import (
     BookieRegistration,
     BookieState,
@@ -248,10 +248,17 @@ class RecordMetadataStore(MetadataStore):
     # --- bookies ---------------------------------------------------------------------------------------------------
 
     @measured
-    async def register_bookie(self, registration: BookieRegistration) -> HeldLease:
+    async def register_bookie(self, registration: BookieRegistration, *, cookie: Version | None = None) -> HeldLease:
         self._open()
         bookie_id = registration.bookie_id
-        lease = await self._keeper.acquire(Kind.BOOKIE, bookie_id, encode_registration(registration), take_over=True)
+        unchanged = None if cookie is None else Unchanged(Kind.COOKIE, bookie_id, cookie)
+        lease = await self._keeper.acquire(
+            Kind.BOOKIE, bookie_id, encode_registration(registration), take_over=True, unchanged=unchanged
+        )
+        if lease is None and cookie is not None:
+            found = await self._open().read(Kind.COOKIE, bookie_id)
+            if found is None or found.version != cookie:
+                raise MetadataConflictError(f"bookie {bookie_id}: its cookie has been changed or deleted meanwhile")
         if lease is None:  # a take-over is refused only when the session ended between two calls
             raise MetadataUnavailableError(f"bookie {bookie_id}: its registration did not last; register again")
         return lease

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from octavo.metadata.records import Kind, RecordStore
+from octavo.metadata.records import Kind, RecordStore, Unchanged
 from octavo.metadata.registration import BookieRegistration, encode_registration
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -35,6 +35,7 @@ class HeldLease:
         self.session = session
         self._fencing_number = fencing_number
         self._ended = asyncio.Event()
+        self._sleeps = keeper.sleeps
 
     def __repr__(self) -> str:
         return f"<lease on {self._kind.value} {self._key}, {'lost' if self.lost else 'held'}>"
@@ -51,6 +52,14 @@ class HeldLease:
     @property
     def lost(self) -> bool:
         return self._ended.is_set() or self._keeper.out_of_time(self.session)
+
+    @property
+    def remaining_seconds(self) -> float:
+        return 0.0 if self._ended.is_set() else self._keeper.remaining_seconds(self.session)
+
+    @property
+    def slept(self) -> bool:
+        return self._keeper.sleeps != self._sleeps
 
     async def wait_lost(self) -> None:
         await self._ended.wait()
@@ -107,14 +116,37 @@ class LeaseKeeper:
         self._cleaning: set[asyncio.Task[None]] = set()
         self.answered = True
         """Whether the store answered when the session was last begun or renewed; True before that."""
+        self._awake_at = clock()
+        """Clock time at which the task that renews ran last. It runs at least twice per lease."""
+        self._sleeps = 0
+
+    @property
+    def sleeps(self) -> int:
+        """How often this process has not run for the lease time or longer, at a stretch."""
+        asleep = self._renewing is not None and self._clock() - self._awake_at >= self._lease_seconds
+        return self._sleeps + asleep
+
+    def _note_awake(self) -> None:
+        now = self._clock()
+        self._sleeps += now - self._awake_at >= self._lease_seconds
+        self._awake_at = now
+
+    def remaining_seconds(self, session: str) -> float:
+        """For how long the session lasts for certain, as far as this process can tell."""
+        if session != self._session:
+            return 0.0
+        return self._renewed_at + self._lease_seconds - self._clock()
 
     def out_of_time(self, session: str) -> bool:
         """Whether the session has ended as far as this process can tell."""
         return session != self._session or self._clock() >= self._renewed_at + self._lease_seconds
 
-    async def acquire(self, kind: Kind, key: str, value: bytes, *, take_over: bool) -> HeldLease | None:
-        """Create a record in our session; None when another handle holds it. A cancelled call leaves nothing behind."""
-        making = asyncio.create_task(self._make(kind, key, value, take_over))
+    async def acquire(
+        self, kind: Kind, key: str, value: bytes, *, take_over: bool, unchanged: Unchanged | None = None
+    ) -> HeldLease | None:
+        """Create a record in our session; None when another handle holds it, or when what was to be ``unchanged`` has
+        changed. A cancelled call leaves nothing behind."""
+        making = asyncio.create_task(self._make(kind, key, value, take_over, unchanged))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -146,6 +178,7 @@ class LeaseKeeper:
 
     async def renew(self) -> None:
         """Renew now, and mark the leases that turn out to be lost. Does not raise when the store does not answer."""
+        self._note_awake()
         session, began_at = self._session, self._clock()
         if session is None:
             return
@@ -200,20 +233,25 @@ class LeaseKeeper:
         with contextlib.suppress(MetadataUnavailableError, MetadataError):
             await self._records.end_session(session)
 
-    async def _make(self, kind: Kind, key: str, value: bytes, take_over: bool) -> HeldLease | None:
+    async def _make(
+        self, kind: Kind, key: str, value: bytes, take_over: bool, unchanged: Unchanged | None
+    ) -> HeldLease | None:
         while True:
             session = await self._live_session()
             if (kind, key) in self._unreleased:
                 await self._delete_unreleased()
             try:
-                version = await self._records.create_in_session(kind, key, value, session, take_over=take_over)
+                version = await self._records.create_in_session(
+                    kind, key, value, session, take_over=take_over, unchanged=unchanged
+                )
             except MetadataUnavailableError:
                 if session == self._session:
                     self._unreleased[kind, key] = session
                 raise
             if version is not None:
                 break
-            # Another handle holds it, or our session has ended without our knowing: a renewal tells which.
+            # Another handle holds it, what was to be unchanged is not, or our session has ended without our knowing: a
+            # renewal tells.
             await self.renew()
             if session == self._session:
                 return None
@@ -240,6 +278,7 @@ class LeaseKeeper:
                 self.answered = True
                 self._session, self._renewed_at = session, began_at
                 if self._renewing is None:
+                    self._awake_at = self._clock()
                     self._renewing = asyncio.create_task(self._keep_renewing(), name="renew leases")
             return self._session
 

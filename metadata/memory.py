@@ -14,7 +14,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from octavo.metadata.handle import RecordMetadataStore
-from octavo.metadata.records import Kind, Listener, Record, RecordStore
+from octavo.metadata.records import Kind, Listener, Record, RecordStore, Unchanged
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import ID_MAX, LedgerId
@@ -96,10 +96,23 @@ class MemoryServer:
     def ledger_ids_stop(self) -> LedgerId:
         return LedgerId(self.next_ledger_id)
 
-    def create(self, kind: Kind, key: str, value: bytes, session: str | None, *, take_over: bool) -> Version | None:
+    def create(
+        self,
+        kind: Kind,
+        key: str,
+        value: bytes,
+        session: str | None,
+        *,
+        take_over: bool,
+        unchanged: Unchanged | None = None,
+    ) -> Version | None:
         self.end_late_sessions()
         if session is not None and session not in self.sessions:
             return None
+        if unchanged is not None:
+            present = self.records[unchanged.kind].get(unchanged.key)
+            if present is None or present.version != unchanged.version:
+                return None
         if key in self.records[kind]:
             if not take_over:
                 return None
@@ -256,9 +269,17 @@ class MemoryRecordStore(RecordStore):
         return (await self._reach()).create(kind, key, value, None, take_over=False)
 
     async def create_in_session(
-        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+        self,
+        kind: Kind,
+        key: str,
+        value: bytes,
+        session: str,
+        *,
+        take_over: bool,
+        unchanged: Unchanged | None = None,
     ) -> Version | None:
-        return (await self._reach()).create(kind, key, value, session, take_over=take_over)
+        server = await self._reach()
+        return server.create(kind, key, value, session, take_over=take_over, unchanged=unchanged)
 
     async def read(self, kind: Kind, key: str) -> Record | None:
         return (await self._reach()).read(kind, key)

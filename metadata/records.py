@@ -36,6 +36,14 @@ class Record(NamedTuple):
     version: Version
 
 
+class Unchanged(NamedTuple):
+    """A record that must still have this version for a change to be made."""
+
+    kind: Kind
+    key: str
+    version: Version
+
+
 type Listener = Callable[[Kind | None, str | None], None]
 """Called, in the event loop, with what may have changed: one record, all of a kind (key None), or anything (both
 None)."""
@@ -106,10 +114,18 @@ class RecordStore(ABC):
 
     @abstractmethod
     async def create_in_session(
-        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+        self,
+        kind: Kind,
+        key: str,
+        value: bytes,
+        session: str,
+        *,
+        take_over: bool,
+        unchanged: Unchanged | None = None,
     ) -> Version | None:
-        """Create a record that ends with the session; None when it already exists and is not to be taken over, or when
-        the session has ended."""
+        """Create a record that ends with the session; None when it already exists and is not to be taken over, when the
+        session has ended, or when the record that is to be ``unchanged`` has another version or is gone. It is compared
+        in the same step. Only for a record that is taken over."""
 
     @abstractmethod
     async def read(self, kind: Kind, key: str) -> Record | None: ...

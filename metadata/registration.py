@@ -17,6 +17,11 @@ FORMAT = 1
 RACK_UNNAMED = "/unnamed"
 """The rack of bookies without a configured rack: all of them count as one rack."""
 
+UNREGISTERED_SECONDS_MAX = 3600.0
+"""How long a bookie that runs, but has lost its registration, confirms adds of ledgers that it knows (rule B10). An
+outage of the metadata store must not stop writers; but what a bookie confirms that cannot be asked must end some time,
+because only then can a loss be accepted without it (rule O4)."""
+
 _RACK = re.compile(r"(/[A-Za-z0-9._-]{1,64}){1,8}")
 
 
@@ -70,7 +75,10 @@ class Cookie:
     address: str
     """As last advertised."""
     body: bytes = b""
-    """Further facts that the bookie keeps about itself (its directories), in its own encoding."""
+    """Token of the start that raised the generation, as the bookie's directories have it."""
+    lineage: str = ""
+    """Names the data that belong to the id: made with the id, and anew whenever the id is given to other data. Compared
+    for equality with the bookie's directories (rule B10). Empty: written by a version that knows no lineages."""
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
     """Stored fields that this version does not know, as decoded JSON. A changed cookie keeps them."""
 
@@ -160,6 +168,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
             "generation": cookie.generation,
             "address": cookie.address,
             "body": encode_bytes(cookie.body),
+            **({} if not cookie.lineage else {"lineage": cookie.lineage}),
         },
         format_number=FORMAT,
     )
@@ -174,6 +183,7 @@ def decode_cookie(bookie_id: BookieId, value: bytes) -> Cookie:
             generation=reader.get("generation", int),
             address=reader.get("address", str),
             body=reader.bytes_of("body"),
+            lineage=reader.added_later("lineage", str, ""),
             unknown_fields=reader.unknown_fields() or NO_FIELDS,
         )
     except ValueError as error:

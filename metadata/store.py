@@ -78,6 +78,16 @@ class Lease(Protocol):
     def fencing_number(self) -> int:
         """Greater than that of every earlier holder of the same registration or lock."""
 
+    @property
+    def remaining_seconds(self) -> float:
+        """For how long it is held for certain, whether or not it is renewed again: no other handle can have taken it
+        meanwhile, but by taking over a registration. Not above 0 when it may have ended."""
+
+    @property
+    def slept(self) -> bool:
+        """Whether this process did not run for the lease time or longer, at a stretch, since the lease was made: it was
+        stopped, or its host suspended, or its event loop blocked."""
+
     async def wait_lost(self) -> None:
         """Return once :attr:`lost` is true. Any number of tasks may wait."""
 
@@ -245,10 +255,15 @@ class MetadataStore(ABC):
     # --- bookies ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def register_bookie(self, registration: BookieRegistration) -> BookieLease:
+    async def register_bookie(self, registration: BookieRegistration, *, cookie: Version | None = None) -> BookieLease:
         """Register a running bookie until the lease ends. The registration replaces any other of the same id at once,
         so that a bookie that was killed and started again need not wait for its old lease to end. The holder of the old
-        registration is told that it is lost."""
+        registration is told that it is lost.
+
+        ``cookie``: the version of the bookie's cookie that makes it the owner of its id. It is compared in the same
+        step (rule B10): raises :class:`MetadataConflictError`, and registers nothing, if the cookie has another version
+        or is gone.
+        """
 
     @abstractmethod
     async def list_bookies(self) -> Mapping[BookieId, BookieRegistration]:

@@ -7,7 +7,11 @@ A bookie in doubt is asked nevertheless: whatever it still has is kept. A retire
 as denying everything.
 
 Only a bookie that never confirms an ordinary add of the ledger again may be given up: one that is retired, because it
-never starts again, and one in doubt whose floor is above the ledger, because the floor stands for ever (rule D1). A
+never starts and never registers again, and one in doubt whose floor is above the ledger, because the floor stands for
+ever (rule D1). In both cases a process that was the bookie before may have been paused, or be cut off from the
+metadata: it confirms adds for at most ``UNREGISTERED_SECONDS_MAX`` after its registration (rule B10). So the loss is
+accepted when that time has passed since the retirement, or since the doubt was noticed; or at once, if the operator has
+seen that the process has ended. What such a process confirmed before that is part of the loss that is accepted. A
 bookie that is merely missing, or whose doubt began before the ledger was created, could serve on unfenced, and confirm
 adds of a writer that was cut off while the ledger was closed without them (rule I7). Of a stream only a retired bookie
 may be given up: one in doubt takes adds of the terms above its floor (rule T12).
@@ -27,7 +31,8 @@ from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.either import EitherMetadata
 from octavo.metadata.garbage_hold import read_hold
 from octavo.metadata.model import LedgerMetadata
-from octavo.metadata.repair_states import Condition
+from octavo.metadata.registration import UNREGISTERED_SECONDS_MAX
+from octavo.metadata.repair_states import BookieCondition, Condition
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.entries import derive_secrets, verifier_matches
 from octavo.protocol.errors import LedgerRecoveryError, MetadataConflictError, UnauthorizedError
@@ -38,6 +43,10 @@ from octavo.repair.operators import RepairRefusedError, read_states
 from octavo.repair.settled import last_is_settled
 
 _NAME: Final = "octavo repair accept-loss"
+
+SILENT_AFTER_SECONDS: Final = UNREGISTERED_SECONDS_MAX + 600
+"""Time after which a process that has lost its bookie's id confirms nothing any more. Ten minutes more than it allows
+itself: longer than any lease, and for clocks of which one goes a little slower than the other."""
 
 
 class BlockedRecovery:
@@ -63,9 +72,10 @@ class BlockedRecovery:
             wall_clock=lambda: datetime.now(UTC), client_name=_NAME,
         )  # fmt: skip
 
-    async def check(self, without: Sequence[BookieId]) -> str:
-        """Why the ledger cannot be recovered. Raises :class:`RepairRefusedError` when it can be, or has its end, or
-        when a bookie may not be given up; :class:`UnauthorizedError`."""
+    async def check(self, without: Sequence[BookieId], *, ended: bool = False) -> str:
+        """Why the ledger cannot be recovered. ``ended``: the operator has seen that no process runs any more that has
+        been one of these bookies, but for those that answer. Raises :class:`RepairRefusedError` when it can be, or has
+        its end, or when a bookie may not be given up; :class:`UnauthorizedError`."""
         metadata = (await self._store.read_either(self._ledger_id)).value
         if last_is_settled(metadata):
             state = metadata.state.value.replace("-", " ")
@@ -73,7 +83,7 @@ class BlockedRecovery:
         key = metadata if isinstance(metadata, LedgerMetadata) else metadata.keys[metadata.last_fragment.key]
         if not verifier_matches(key.verifier, self._secrets, key.digest, key.salt):
             raise UnauthorizedError(f"ledger {self._ledger_id}: wrong password")
-        await self._check_given_up(metadata, without)
+        await self._check_given_up(metadata, without, ended=ended)
         try:
             if isinstance(metadata, LedgerMetadata):
                 await self._recoverer.recover(await self._store.read_ledger(self._ledger_id), self._secrets)
@@ -83,33 +93,37 @@ class BlockedRecovery:
             return error.message
         raise RepairRefusedError(f"ledger {self._ledger_id} was not blocked: it has been recovered without any loss")
 
-    async def accept(self, without: Sequence[BookieId], *, reason: str, now_ms: int) -> EitherMetadata:
+    async def accept(
+        self, without: Sequence[BookieId], *, reason: str, now_ms: int, ended: bool = False
+    ) -> EitherMetadata:
         """Close the ledger without these bookies, or lay the stream to rest without them, and record it. Raises
         :class:`LedgerRecoveryError` when other bookies are needed, too."""
         metadata = (await self._store.read_either(self._ledger_id)).value
-        retired = await self._check_given_up(metadata, without)
-        ended: EitherMetadata
+        retired = await self._check_given_up(metadata, without, ended=ended)
+        closed: EitherMetadata
         if isinstance(metadata, LedgerMetadata):
             unsure = [name for name in without if name not in retired]
             current = await self._store.read_ledger(self._ledger_id)
-            ended = (await self._recoverer.recover(current, self._secrets, without=retired, unsure=unsure)).value
+            closed = (await self._recoverer.recover(current, self._secrets, without=retired, unsure=unsure)).value
             name = accepted_name(self._ledger_id)
         else:
             stream = await self._store.read_stream(self._ledger_id)
             if stream.value.term != metadata.term:
                 raise RepairRefusedError(f"stream {self._ledger_id} has been taken over; nothing has to be accepted")
-            ended = (await self._taker.lay_to_rest(stream, self._secrets, without=retired)).value
+            closed = (await self._taker.lay_to_rest(stream, self._secrets, without=retired)).value
             name = accepted_name(self._ledger_id, metadata.term)
-        loss = AcceptedLoss(self._ledger_id, tuple(without), now_ms, ended.last_entry_id, reason)
+        loss = AcceptedLoss(self._ledger_id, tuple(without), now_ms, closed.last_entry_id, reason)
         with contextlib.suppress(MetadataConflictError):  # accepted a second time: the first record stands
             await self._store.create_document(name, loss.encode())
-        return ended
+        return closed
 
     async def close(self) -> None:
         """End the connections."""
         await self._pool.close()
 
-    async def _check_given_up(self, metadata: EitherMetadata, without: Sequence[BookieId]) -> list[BookieId]:
+    async def _check_given_up(
+        self, metadata: EitherMetadata, without: Sequence[BookieId], *, ended: bool
+    ) -> list[BookieId]:
         """Those of the bookies that are retired; the others are in doubt."""
         hold = await read_hold(self._store)
         if hold is not None:
@@ -128,6 +142,7 @@ class BlockedRecovery:
                 )
             match states.condition_of(name):
                 case Condition.RETIRED if await self._store.read_cookie(name) is None:
+                    await self._check_unregistered(name)
                     retired.append(name)
                 case Condition.RETIRED:
                     raise RepairRefusedError(
@@ -146,7 +161,30 @@ class BlockedRecovery:
                         f"bookie {name} is neither retired nor in doubt: it could come back and confirm adds that would"
                         f" be lost; {_retire_it(name)}"
                     )
+            if not ended:
+                await self._check_silent(states.bookies[name], name)
         return retired
+
+    async def _check_unregistered(self, name: BookieId) -> None:
+        """Without its cookie a bookie cannot register any more (rule B10), but it may have done so just before."""
+        registration = (await self._store.list_bookies()).get(name)
+        if registration is not None:
+            raise RepairRefusedError(
+                f"bookie {name} is registered at {registration.address} although it is retired: it confirms adds that "
+                "would be lost; stop it first"
+            )
+
+    async def _check_silent(self, entry: BookieCondition, name: BookieId) -> None:
+        """A process that was the bookie, and was paused or cut off, confirms nothing any more (rule B10)."""
+        silent_at_ms = entry.since_ms + SILENT_AFTER_SECONDS * 1000
+        seconds = (silent_at_ms - await self._store.time_ms()) / 1000
+        if seconds > 0:
+            raise RepairRefusedError(
+                f"bookie {name} has been {entry.condition.value} for less than {SILENT_AFTER_SECONDS / 3600:.1f} h: if "
+                "its process was paused, or is cut off from the metadata, it may confirm adds that would be lost; try "
+                f"again in {seconds / 60:.0f} min, or give --ended if you have seen that the process has ended, and "
+                "can never go on"
+            )
 
     async def _check_floor(self, name: BookieId) -> None:
         facts = await facts_of(self._pool, name)

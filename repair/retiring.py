@@ -9,8 +9,9 @@ mark back.
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from octavo.metadata.registration import Cookie
 from octavo.metadata.repair_states import BookieCondition, Condition
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.errors import MetadataConflictError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.operators import (
@@ -59,7 +60,7 @@ async def retire(
         if not named or lost:
             await _check_not_started(store, bookie_id, serves)
             if cookie is not None:
-                await store.delete_cookie(bookie_id, cookie.version)
+                await _delete_cookie(store, cookie)
             return named
     except BaseException as error:
         await _take_back_after(error, store, bookie_id, before)
@@ -68,6 +69,16 @@ async def retire(
         raise
     await _take_back(store, bookie_id, before)
     return named
+
+
+async def _delete_cookie(store: MetadataStore, cookie: Versioned[Cookie]) -> None:
+    """Make the retirement final. Nothing registers as the bookie from then on (rule B10), but it may have just before:
+    then the cookie is put back."""
+    name = cookie.value.bookie_id
+    await store.delete_cookie(name, cookie.version)
+    if name in await store.list_bookies():
+        await store.create_cookie(cookie.value)
+        raise RepairRefusedError(f"bookie {name} has been started meanwhile; stop it before you retire it")
 
 
 async def _check_not_started(

@@ -27,7 +27,8 @@ import uvloop
 from local_cluster import add_data_dir, temporary_folder
 from octavo.metadata import open_metadata_store
 from octavo.protocol.ids import BookieId
-from octavo.repair.operators import ledgers_naming, read_status, retire
+from octavo.repair.operators import ledgers_naming, read_status
+from octavo.repair.retiring import retire
 
 import octavo
 

@@ -4,6 +4,12 @@ Each of a bookie's directories holds a cookie file; the metadata store holds one
 *generation*, raised at every start, and the *token* of the start that raised it. A bookie whose disks were exchanged,
 emptied, restored from a copy or reordered would report lost entries as absent; it must not start.
 
+Both contain the *lineage*, too: a name for the data, made with the id, and made anew whenever the id is given to other
+data (``reset-identity``, or a new start after the bookie was forgotten). Generations tell the starts of one lineage
+apart, and only these: disks of another lineage may have counted any number of starts. Cookies of versions that knew no
+lineages have none; the first start of this version makes one. From then on directories without one are accepted only
+if generation and token are those in the metadata.
+
 Every start sets the generation to one more than the highest found anywhere: first in every directory, then by
 compare-and-set in the metadata. A crash in between leaves directories *ahead* of the metadata, never behind, and a
 directory that is ahead is always accepted, so that no crash makes a bookie refuse its own disks. A copy made before a
@@ -26,12 +32,13 @@ from typing import Final
 import google_crc32c
 import structlog
 from octavo.bookie.disk.filesystem import FileSystem, read_file, replace_file
-from octavo.bookie.identity.duplicate_start import find_running_original
-from octavo.bookie.identity.errors import DataWrongError
+from octavo.bookie.identity.duplicate_start import find_running_original, wait_until_unregistered
+from octavo.bookie.identity.errors import BookieStartError, DataWrongError
+from octavo.bookie.identity.incarnation import Incarnation
 from octavo.bookie.identity.older_metadata import Seen, hold_garbage_if_older
 from octavo.metadata.registration import Cookie
 from octavo.metadata.repair_states import DOCUMENT, Condition, decode_states
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.store import LEASE_SECONDS_DEFAULT, MetadataStore
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import BookieId
 
@@ -72,6 +79,8 @@ class DirectoryCookie:
     ledger_ids_stop: int = 0
     """All ledger ids below this had been allocated in these metadata. If they have allocated fewer now, they are an
     older copy."""
+    lineage: str = ""
+    """Names the data that these directories hold. Empty: written by a version that knew no lineages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,7 @@ class MetadataState:
 
     generation: int
     token: str
+    lineage: str = ""
 
 
 class Disks(enum.Enum):
@@ -115,6 +125,7 @@ class MetadataComparison(enum.Enum):
     SAME = "generation and token match those of the directories"
     OTHER_TOKEN = "another process started from a copy of these disks"
     AHEAD = "a directory is behind the metadata: it was restored from an old copy"
+    OTHER_LINEAGE = "these directories are of an earlier bookie of this id, which has been given to other data since"
 
 
 class Verdict(enum.Enum):
@@ -130,21 +141,21 @@ class Verdict(enum.Enum):
 _FIRST, _CONTINUE, _START = Verdict.FIRST_START, Verdict.CONTINUE_FIRST_START, Verdict.START
 _DISKS, _METADATA = Verdict.REFUSE_DISKS, Verdict.REFUSE_METADATA
 
-_ROWS: Final[Mapping[Disks, tuple[Verdict, Verdict, Verdict, Verdict, Verdict]]] = {
-    #                     ABSENT     BEHIND  SAME    OTHER   AHEAD
+_ROWS: Final[Mapping[Disks, tuple[Verdict, ...]]] = {
+    #                     ABSENT     BEHIND  SAME    OTHER   AHEAD   LINEAGE
     # Cookies are replaced atomically: a crash damages none.
-    Disks.DAMAGED: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    Disks.DAMAGED: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
     # Without a cookie there is no id, hence no metadata.
-    Disks.EMPTY: (_FIRST, _DISKS, _DISKS, _DISKS, _DISKS),
-    Disks.NO_COOKIE: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
-    Disks.FOREIGN: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
-    Disks.MIXED: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    Disks.EMPTY: (_FIRST, _DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    Disks.NO_COOKIE: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    Disks.FOREIGN: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    Disks.MIXED: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
     # Every directory gets its cookie before the metadata does.
-    Disks.SOME_MISSING: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
+    Disks.SOME_MISSING: (_DISKS, _DISKS, _DISKS, _DISKS, _DISKS, _DISKS),
     # The metadata may know a bookie that has stored nothing yet.
-    Disks.BEGUN: (_CONTINUE, _START, _START, _METADATA, _METADATA),
+    Disks.BEGUN: (_CONTINUE, _START, _START, _METADATA, _METADATA, _METADATA),
     # In use but unknown: the metadata was lost, or the bookie was retired and its ledgers were copied elsewhere.
-    Disks.WHOLE: (_METADATA, _START, _START, _METADATA, _METADATA),
+    Disks.WHOLE: (_METADATA, _START, _START, _METADATA, _METADATA, _METADATA),
 }
 
 DECISIONS: Final[Mapping[tuple[Disks, MetadataComparison], Verdict]] = {
@@ -168,6 +179,10 @@ _REMEDIES: Final[Mapping[Disks | MetadataComparison, str]] = {
     ),
     MetadataComparison.AHEAD: (
         "use the newest disks, or start the bookie in doubt with `octavo bookie reset-identity DIR`"
+    ),
+    MetadataComparison.OTHER_LINEAGE: (
+        "use the disks that the id was given to, or start a new bookie on empty directories; to give the id back to "
+        "these disks, stop the other bookie and run `octavo bookie reset-identity DIR` here"
     ),
 }
 
@@ -236,11 +251,16 @@ def _compare_with_metadata(directories: Sequence[DirectoryState], metadata: Meta
     cookies = [state.cookie for state in directories if state.cookie]
     if metadata is None or not cookies:
         return MetadataComparison.ABSENT
+    lineages = {cookie.lineage for cookie in cookies if cookie.lineage}
+    if len(lineages) > 1 or (metadata.lineage and lineages - {metadata.lineage}):
+        return MetadataComparison.OTHER_LINEAGE
     if any(cookie.generation < metadata.generation for cookie in cookies):
         return MetadataComparison.AHEAD
     same = [cookie for cookie in cookies if cookie.generation == metadata.generation]
     if any(cookie.token != metadata.token for cookie in same):
         return MetadataComparison.OTHER_TOKEN
+    if metadata.lineage and any(not cookie.lineage for cookie in cookies if cookie not in same):
+        return MetadataComparison.OTHER_LINEAGE  # ahead, and nothing shows of what
     return MetadataComparison.SAME if same else MetadataComparison.BEHIND
 
 
@@ -261,6 +281,7 @@ def encode_cookie(cookie: DirectoryCookie) -> bytes:
             "served": cookie.served,
             "confirmed_generation": cookie.confirmed_generation,
             "ledger_ids_stop": cookie.ledger_ids_stop,
+            **({} if not cookie.lineage else {"lineage": cookie.lineage}),
         }
     ).encode()
     return text + b"\ncrc32c %08x\n" % google_crc32c.value(text)
@@ -288,6 +309,7 @@ def decode_cookie(content: bytes) -> DirectoryCookie | None:
             bool(fields.get("served", False)),
             int(fields.get("confirmed_generation", 0)),
             int(fields.get("ledger_ids_stop", 0)),
+            str(fields.get("lineage", "")),
         )
     except (ValueError, TypeError, KeyError):
         return None
@@ -332,6 +354,12 @@ class Identity:
     """The bookie has been ready to serve before, so its storage must exist."""
     ledger_ids_stop: int = 0
     """All ledger ids below this have been allocated."""
+    lineage: str = ""
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """What the cookie in the metadata must name for this start to own the id."""
+        return Incarnation(self.bookie_id, self.lineage, self.generation, self.token)
 
 
 def seen_by(cookies: Sequence[DirectoryCookie]) -> Seen:
@@ -351,14 +379,17 @@ async def claim_identity(
     rng: random.Random,
     software: str = "",
     pinned_id: BookieId | None = None,
+    lease_seconds: float = LEASE_SECONDS_DEFAULT,
 ) -> Identity:
     """Check the directories (role -> path, in a fixed order) against the cluster, and raise the generation in both.
 
     Call it with the directories locked, before anything else is written there and before the bookie listens: any
     process that answers under the bookie's id is then another one. Directories may be nested or identical.
-    ``pinned_id`` is the id that the bookie must have; without it a new bookie makes one.
+    ``pinned_id`` is the id that the bookie must have; without it a new bookie makes one. ``lease_seconds``: how long a
+    registration outlives its process.
 
-    Raises IdentityRefusedError, OSError, and MetadataUnavailableError (then nothing is lost: start again).
+    Raises IdentityRefusedError; BookieStartError while another process may be the bookie; OSError; and
+    MetadataUnavailableError (then nothing is lost: start again).
     """
     directories = by_path(directories)
     nested = {
@@ -377,21 +408,27 @@ async def claim_identity(
         ]
         claimed = claimed_id(states)
         known = await store.read_cookie(claimed) if claimed else None
-        metadata = MetadataState(known.value.generation, known.value.body.decode("ascii", "replace")) if known else None
+        metadata = None if known is None else _state_of(known.value)
         decision = decide(states, cluster_id, metadata)
         if decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_METADATA}:
             raise IdentityRefusedError(decision.reason)
         if claimed and (other := await find_running_original(store, claimed, cluster_id, software)):
-            raise IdentityRefusedError(
-                f"bookie {claimed} is already running at {other}, and these directories are a copy of its directories; "
+            remedy = (
                 "to move the bookie here, stop the original first; otherwise start a new bookie on empty directories"
             )
+            if not other.certain:
+                raise BookieStartError(f"{other.where}; these directories may be a copy of its directories; {remedy}")
+            raise IdentityRefusedError(f"{other.where}, and these directories are a copy of its directories; {remedy}")
         await _check_pin(store, pinned_id, claimed, next(iter(directories.values())))
         if claimed is None:
             await _report_known_address(store, address)
         bookie_id = decision.bookie_id or pinned_id or BookieId(f"bookie-{rng.getrandbits(48):012x}")
         await check_not_retired(store, bookie_id)
-        token = f"{rng.getrandbits(64):016x}"
+        if known is None:
+            # Nothing tells a bookie of this id, were it still there, that the id is not its own any more.
+            await wait_until_unregistered(store, bookie_id, seconds=2 * lease_seconds)
+        token = new_token(rng)
+        lineage = _lineage_of(states, metadata) or new_token(rng)
         served = any(state.cookie.served for state in states if state.cookie)
         seen = seen_by([state.cookie for state in states if state.cookie])
         ids_stop = await hold_garbage_if_older(store, bookie_id, known.value.generation if known else 0, seen)
@@ -401,10 +438,11 @@ async def claim_identity(
                 *(bookie_id, cluster_id, decision.generation, token, role, tuple(directories), served),
                 confirmed_generation=seen.generation,
                 ledger_ids_stop=seen.ledger_ids_stop,
+                lineage=lineage,
             )
             await write_directory_cookie(filesystem, path, cookie)
         current = known.value if known else Cookie(bookie_id=bookie_id, generation=0, address=address)
-        wanted = replace(current, generation=decision.generation, address=address, body=token.encode())
+        wanted = replace(current, generation=decision.generation, address=address, body=token.encode(), lineage=lineage)
         try:
             if known is None:
                 await store.create_cookie(wanted)
@@ -415,11 +453,26 @@ async def claim_identity(
             # bookie made it.
             continue
         first_start = decision.verdict is not Verdict.START
-        return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served, ids_stop)
+        return Identity(bookie_id, cluster_id, decision.generation, first_start, token, served, ids_stop, lineage)
     raise IdentityRefusedError(
         f"the bookie's cookie in the metadata changed {START_ATTEMPTS_MAX} times during the start: "
         "another process runs with the same identity; stop it"
     )
+
+
+def new_token(rng: random.Random) -> str:
+    """A name that nothing else has."""
+    return f"{rng.getrandbits(64):016x}"
+
+
+def _state_of(cookie: Cookie) -> MetadataState:
+    return MetadataState(cookie.generation, cookie.body.decode("ascii", "replace"), cookie.lineage)
+
+
+def _lineage_of(states: Sequence[DirectoryState], metadata: MetadataState | None) -> str:
+    """The lineage of directories that may start; empty if it has to be made."""
+    named = (state.cookie.lineage for state in states if state.cookie and state.cookie.lineage)
+    return next(named, "" if metadata is None else metadata.lineage)
 
 
 async def check_not_retired(store: MetadataStore, bookie_id: BookieId) -> None:
@@ -476,6 +529,7 @@ async def note_served(filesystem: FileSystem, directories: Mapping[str, Path], i
             served=True,
             confirmed_generation=identity.generation,
             ledger_ids_stop=identity.ledger_ids_stop,
+            lineage=identity.lineage,
         )
         await write_directory_cookie(filesystem, path, cookie)
 

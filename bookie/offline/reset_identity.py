@@ -17,10 +17,11 @@ from octavo.bookie.identity.cookie import (
     DirectoryCookie,
     check_not_retired,
     decode_cookie,
+    new_token,
     seen_by,
     write_directory_cookie,
 )
-from octavo.bookie.identity.duplicate_start import find_running_original
+from octavo.bookie.identity.duplicate_start import find_running_original, wait_until_unregistered
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.bookie.identity.older_metadata import hold_garbage_if_older
 from octavo.bookie.offline.layout import Layout, refuse_if_unnamed
@@ -41,6 +42,10 @@ BOOKIE_NAMES = IGNORED_NAMES | {
     MANIFEST_NAME + ".tmp",
 }
 """Names of a bookie's files and folders, besides journal segments."""
+
+
+PATIENCE_SECONDS = 30.0
+"""How long a reset waits for a registration to end that the bookie has left behind: longer than most leases."""
 
 
 class Reset(NamedTuple):
@@ -90,8 +95,8 @@ async def find_owner(filesystem: FileSystem, layout: Layout, store: MetadataStor
             f"the cluster has no bookie {wanted}: it was forgotten, or the metadata were replaced or restored from a "
             "backup; check the metadata URI, `octavo bookies` lists the bookies of the cluster"
         )
-    if address := await find_running_original(store, wanted, cluster_id, ""):
-        raise BookieStartError(f"bookie {wanted} is running at {address}: stop it first if it is to move here")
+    if other := await find_running_original(store, wanted, cluster_id, ""):
+        raise BookieStartError(f"{other.where}: stop it first if it is to move here")
     generation = max([known.value.generation, *(cookie.generation for cookie in cookies)])
     return Owner(wanted, cluster_id, generation, known, tuple(cookies))
 
@@ -117,21 +122,35 @@ async def _cookie_in(filesystem: FileSystem, layout: Layout, path: Path) -> Dire
 
 
 async def reset_identity(
-    filesystem: FileSystem, layout: Layout, store: MetadataStore, *, bookie_id: str | None, rng: random.Random
+    filesystem: FileSystem,
+    layout: Layout,
+    store: MetadataStore,
+    *,
+    bookie_id: str | None,
+    rng: random.Random,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> Reset:
     """Put the bookie in doubt, durably, and only then write cookies that its next start accepts.
 
+    The cookies get a new lineage. A process that runs on other disks under this id cannot register any more once the
+    metadata have it (rule B10); one that registers just before keeps itself registered, and the next start, which waits
+    for the end of that, is refused.
+
     Without this order, an interruption in between would let the bookie start without doubt. What is left of its entries
-    stays: entry logs whose manifest was lost must be taken in first (rule B8). ``bookie_id`` is required
-    when no cookie names it. Raises the errors of :func:`find_owner`, and :class:`DataWrongError` for a manifest that
-    must be rebuilt first.
+    stays: entry logs whose manifest was lost must be taken in first (rule B8). ``bookie_id`` is required when no cookie
+    names it.
+
+    Raises the errors of :func:`find_owner`; :class:`BookieStartError` if a process is registered as the bookie for
+    ``patience_seconds`` (it is sure of its id, and confirms and denies, whether it can be reached from here or not);
+    and :class:`DataWrongError` for a manifest that must be rebuilt first.
     """
     wanted, cluster_id, generation, known, cookies = await find_owner(filesystem, layout, store, bookie_id)
+    await wait_until_unregistered(store, wanted, seconds=patience_seconds)
     # Afterwards nothing shows that the metadata are older than the directories, if they are.
     ids_stop = await hold_garbage_if_older(store, wanted, known.value.generation, seen_by(cookies))
     await _put_in_doubt(filesystem, layout)
     generation += 1
-    token = f"{rng.getrandbits(64):016x}"
+    token, lineage = new_token(rng), new_token(rng)
     places: dict[str, list[str]] = {}
     for role, path in layout.directories.items():
         places.setdefault(str(path), []).append(role)
@@ -139,10 +158,11 @@ async def reset_identity(
     paths = list(dict.fromkeys(layout.directories.values()))
     for role, path in zip(roles, paths, strict=True):
         cookie = DirectoryCookie(
-            wanted, cluster_id, generation, token, role, roles, served=True, ledger_ids_stop=ids_stop
-        )
+            wanted, cluster_id, generation, token, role, roles, served=True, ledger_ids_stop=ids_stop,
+            lineage=lineage,
+        )  # fmt: skip
         await write_directory_cookie(filesystem, path, cookie)
-    changed = replace(known.value, generation=generation, body=token.encode())
+    changed = replace(known.value, generation=generation, body=token.encode(), lineage=lineage)
     await store.compare_and_set_cookie(changed, known.version)
     return Reset(wanted, generation)
 

@@ -110,7 +110,8 @@ class Connection(asyncio.Protocol):
         self._read_paused = False
         self._backlog: deque[memoryview | bytes] = deque()
         self._working_off_backlog = False
-        self._replies = replies = Replies(self._finished, service.requests)
+        self._standing = service.standing
+        self._replies = replies = Replies(self._finished, service.requests, service.standing)
         self._answers = AnswerQueue(
             service.answers,
             unsent_bytes=lambda: replies.unsent_bytes,
@@ -329,6 +330,8 @@ class Connection(asyncio.Protocol):
             )
             return
         try:
+            if replies.began_at >= self._standing.sure_until:
+                self._standing.check(request, replies.began_at, self._storage.ledgers)
             if not self._guarded or self._may_go_on(request_id, request):
                 self._dispatch(request_id, request)
         except ProtocolError as error:
@@ -369,7 +372,7 @@ class Connection(asyncio.Protocol):
             if request.term and request.ids:
                 check_places(request.term, request.ids[0][0], request.ids[-1][1])
             durable = self._storage.writer.force(LedgerId(request.ledger_id), request.ledger_key, request.term)
-            self._replies.start(request_id, request.op, _forced(durable), self._replies.began_at)
+            self._replies.start(request_id, request.op, self._forced(durable), self._replies.began_at)
         elif type(request) is ListEntries:
             self._lookups.list_entries(request_id, request)
         elif type(request) is Missing:
@@ -452,6 +455,12 @@ class Connection(asyncio.Protocol):
             self._replies.refuse(request_id, request.op, failure)
         finally:
             self._storage.admission.release_waiting(held_bytes)
+
+    async def _forced(self, durable: asyncio.Future[None]) -> Reply:
+        await durable
+        if not self._standing.may_confirm(self._service.requests.clock()):
+            raise self._standing.refusal(may_have_happened=True)
+        return Forced()
 
     async def _info(self) -> Reply:
         return InfoAnswer(await self._service.info())
@@ -554,8 +563,3 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._replies.close()
         self._transport.abort()
-
-
-async def _forced(durable: asyncio.Future[None]) -> Reply:
-    await durable
-    return Forced()

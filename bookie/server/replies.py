@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import structlog
 from octavo.bookie.server.request_counts import RequestCounts
+from octavo.bookie.server.standing import Standing
 from octavo.protocol.errors import InternalError, OctavoError
 from octavo.protocol.frames import LENGTH
 from octavo.protocol.messages import Added, Op, Reply, encode_error
@@ -24,8 +25,11 @@ more, and wakes the client for nothing."""
 class Replies:
     """See the module. ``on_finished`` is called after a reply while :attr:`watched` is set."""
 
-    def __init__(self, on_finished: Callable[[], None], counts: RequestCounts) -> None:
+    def __init__(
+        self, on_finished: Callable[[], None], counts: RequestCounts, standing: Standing | None = None
+    ) -> None:
         self._on_finished = on_finished
+        self._standing = standing or Standing.always()
         self._counts = counts
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,10 +104,15 @@ class Replies:
             self._on_finished()
 
     def added(self, request_id: int, began_at: float, failure: BaseException | None) -> None:
-        """Send the reply of an add that arrived at ``began_at``."""
+        """Send the reply of an add that arrived at ``began_at``. The bookie may have been paused since: whether it may
+        confirm anything is asked here, by the clock (rule B10)."""
         if failure is None:
             counts = self._counts
-            counts.add_seconds.observe(counts.clock() - began_at)
+            now = counts.clock()
+            if now >= self._standing.sure_until and not self._standing.may_confirm(now):
+                self.refuse(request_id, Op.ADD, self._standing.refusal(may_have_happened=True))
+                return
+            counts.add_seconds.observe(now - began_at)
             self._finish(Added().encode(request_id))
         else:
             self.refuse(request_id, Op.ADD, failure)

@@ -20,6 +20,7 @@ from octavo.bookie.server.limits import ClientLimits, ConnectionLimits
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
 from octavo.bookie.server.request_counts import MeanOfLatest, RequestCounts
+from octavo.bookie.server.standing import Standing
 from octavo.bookie.storage.storage import Storage
 from octavo.metrics.histogram import counts_as_text
 from octavo.protocol.errors import BookieReadOnlyError
@@ -119,13 +120,17 @@ class BookieService:
         repair_read_bytes_per_second: int = REPAIR_READ_BYTES_PER_SECOND,
         wall_clock: Callable[[], float] | None = None,
         clock: Callable[[], float] | None = None,
+        standing: Standing | None = None,
     ) -> None:
         """``revive`` tells whether a deleted ledger was found alive. ``answer_bytes`` bounds the memory of answers to
         readers, all connections together. ``access`` decides which clients are served; None: all are.
         ``new_ledgers`` verifies the keys of ledgers that are new here; None: they are not verified.
         ``privacy`` learns whether ledgers are private where that may have been lost.
         ``wall_clock`` gives the time of day for INFO, in seconds since 1970;
-        ``clock`` seconds for the times of requests, by default the event loop's."""
+        ``clock`` seconds for the times of requests, by default the event loop's. ``standing`` uses the same clock;
+        None: the bookie registers nowhere."""
+        self.standing = standing = standing or Standing.always()
+        storage.reader.may_deny = standing.may_deny
         self._wall_clock = wall_clock
         self.storage = storage
         self.access = access

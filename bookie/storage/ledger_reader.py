@@ -4,7 +4,7 @@ The state of a ledger decides first (deleted, in doubt, trimmed, its highest id)
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from octavo.bookie.storage.admission import Health
 from octavo.bookie.storage.damage import ID_LAST
@@ -26,6 +26,8 @@ class LedgerReader:
         self._ledgers = ledgers
         self._entries = entries
         self._health = health
+        self.may_deny: Callable[[], bool] = _always
+        """Whether anything may be called absent now (rule B10)."""
 
     async def read(
         self,
@@ -46,12 +48,12 @@ class LedgerReader:
         if kept > last:
             return ReadResult(first, last, [], [(first, last)])
         if ledger.dropped:
-            unsure = self._unsure(ledger)
+            unsure = self._not_denied(ledger)
             result = ReadResult(kept, last, [], _common((kept, last), unsure) if unsure is not None else [])
         else:
             result = await self._entries.read(
                 ledger_id, kept, last, highest=_highest(ledger), stripe=stripe,
-                entries_max=entries_max, bytes_max=bytes_max, unsure=self._unsure(ledger),
+                entries_max=entries_max, bytes_max=bytes_max, unsure=self._not_denied(ledger),
             )  # fmt: skip
         return _read_from(result, first, self.first_kept(ledger_id))
 
@@ -60,7 +62,7 @@ class LedgerReader:
         them, and for ids that have been trimmed; :class:`BookieInDoubtError` for a ledger in doubt. The ids left out
         would be negatives."""
         ledger = self._not_deleted(ledger_id)
-        if self._unsure(ledger) is not None:
+        if self._not_denied(ledger) is not None:
             raise BookieInDoubtError(
                 f"ledger {ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
                 may_have_happened=False,
@@ -82,7 +84,7 @@ class LedgerReader:
         """Which ids of ``first..last`` in the stripe are not held, by the index; what may have been lost here, or was
         dropped, is unknown (rules R2, D2 and C8)."""
         holdings = await self.not_held(ledger_id, first, last, stripe=stripe)
-        unsure = self._unsure(self._not_deleted(ledger_id))
+        unsure = self._not_denied(self._not_deleted(ledger_id))
         return holdings if unsure is None else _with_doubt(holdings, *unsure)
 
     async def not_held(
@@ -151,6 +153,10 @@ class LedgerReader:
         :class:`NoSuchLedgerError`."""
         return self._ledgers.privacy_is_lost(self._not_deleted(ledger_id))
 
+    def _not_denied(self, ledger: LedgerState) -> tuple[int, int] | None:
+        """As :meth:`_unsure`; every id while the bookie may deny none."""
+        return self._unsure(ledger) if self.may_deny() else (0, ID_LAST)
+
     def _unsure(self, ledger: LedgerState) -> tuple[int, int] | None:
         """The interval of ids of which this bookie denies none, because it may have held them (rules D2 and C8); None:
         it may deny every id. It has never held an id above the highest of what it has dropped."""
@@ -167,6 +173,10 @@ class LedgerReader:
         if ledger.deleted:
             raise _deleted(ledger_id)
         return ledger
+
+
+def _always() -> bool:
+    return True
 
 
 def _highest(ledger: LedgerState) -> int | None:

@@ -15,6 +15,7 @@ from octavo.bookie.storage.ledger_state import (
 )
 from octavo.protocol.entries import header_of
 from octavo.protocol.holdings import Doubt
+from octavo.protocol.places import place
 
 _EVICTED_AT_ONCE = 8
 """States looked at when one must be evicted: enough that the table shrinks again after a burst."""
@@ -103,6 +104,11 @@ class LedgerTable:
             return state.may_be_stream and not state.deleted
         encoded = self._packed.get(ledger_id)
         return encoded is not None and may_be_stream(encoded) and not is_tombstone(encoded)
+
+    def has_taken_part(self, ledger_id: int, term: int) -> bool:
+        """Whether a writer of the ledger, or with a term one of that term, has added entries here."""
+        state = self.get(ledger_id)
+        return state.ledger_key is not None and state.highest_plus_one > (place(term, 0) if term else 0)
 
     def note_trimmed(self, ledger_id: int, first_kept: int) -> None:
         """A trim up to this id is durable now."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from octavo.metadata.records import ClusterOrigin, Kind, Record
+from octavo.metadata.records import ClusterOrigin, Kind, Record, Unchanged
 from octavo.metadata.sqlite.inherited import check_not_inherited, inherit
 from octavo.metadata.store import Version
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
@@ -246,11 +246,22 @@ class Database:
             return [key for key in keys if self._find(kind, key) is None]
 
     def create(
-        self, kind: Kind, key: str, value: bytes, session: str | None = None, *, take_over: bool = False
+        self,
+        kind: Kind,
+        key: str,
+        value: bytes,
+        session: str | None = None,
+        *,
+        take_over: bool = False,
+        unchanged: Unchanged | None = None,
     ) -> Version | None:
         with self._transaction():
             if session is not None and not self._is_live(session):
                 return None
+            if unchanged is not None:
+                present = self._find(unchanged.kind, unchanged.key)
+                if present is None or present.version != unchanged.version:
+                    return None
             if not take_over and self._find(kind, key) is not None:
                 return None
             version = self._next_version()

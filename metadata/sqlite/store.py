@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from octavo.metadata.boot_time import boot_time_seconds
 from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
-from octavo.metadata.records import ClusterOrigin, Kind, Listener, Record, RecordStore
+from octavo.metadata.records import ClusterOrigin, Kind, Listener, Record, RecordStore, Unchanged
 from octavo.metadata.sqlite.database import Database
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
 from octavo.protocol.errors import (
@@ -161,10 +161,18 @@ class SqliteRecordStore(RecordStore):
         return await self._change((kind, key), lambda: self._database.create(kind, key, value))
 
     async def create_in_session(
-        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+        self,
+        kind: Kind,
+        key: str,
+        value: bytes,
+        session: str,
+        *,
+        take_over: bool,
+        unchanged: Unchanged | None = None,
     ) -> Version | None:
         return await self._change(
-            (kind, key), lambda: self._database.create(kind, key, value, session, take_over=take_over)
+            (kind, key),
+            lambda: self._database.create(kind, key, value, session, take_over=take_over, unchanged=unchanged),
         )
 
     async def read(self, kind: Kind, key: str) -> Record | None:

@@ -10,10 +10,10 @@ import asyncio
 import random
 from typing import Final, NamedTuple
 
-from octavo.metadata.records import Kind
+from octavo.metadata.records import Kind, Unchanged
 from octavo.metadata.store import Version
 from octavo.metadata.zookeeper.connection import AnswerLostError
-from octavo.metadata.zookeeper.layout import Paths, Stat, name_of, version_of
+from octavo.metadata.zookeeper.layout import Paths, Stat, decode_guarded, name_of, version_of
 from octavo.metadata.zookeeper.messages import (
     ANY_VERSION,
     BAD_VERSION,
@@ -133,7 +133,9 @@ class SessionRecords:
 
     # --- records ---------------------------------------------------------------------------------------------------
 
-    async def create(self, kind: Kind, key: str, value: bytes, name: str, *, take_over: bool) -> Version | None:
+    async def create(
+        self, kind: Kind, key: str, value: bytes, name: str, *, take_over: bool, unchanged: Unchanged | None
+    ) -> Version | None:
         """See :meth:`RecordStore.create_in_session`."""
         if not self._is_live(name):
             return None
@@ -141,8 +143,10 @@ class SessionRecords:
         operation = self._nodes.operation(name_of(kind, key))
         try:
             async with operation:
-                make = self._register if kind is Kind.BOOKIE else self._lock
-                made = await make(operation, key, value, take_over)
+                if kind is Kind.BOOKIE:
+                    made = await self._register(operation, key, value, take_over=take_over, unchanged=unchanged)
+                else:
+                    made = await self._lock(operation, key, value)
         except SessionGoneError:
             return None
         except BaseException:
@@ -190,9 +194,7 @@ class SessionRecords:
 
     # --- how -------------------------------------------------------------------------------------------------------
 
-    async def _lock(
-        self, operation: Operation, key: str, value: bytes, _take_over: bool
-    ) -> tuple[Stat, int | None] | None:
+    async def _lock(self, operation: Operation, key: str, value: bytes) -> tuple[Stat, int | None] | None:
         path = self._paths.node(Kind.LOCK, key)
         session_id = self._session_id
 
@@ -214,7 +216,7 @@ class SessionRecords:
         return None if made.code == NODE_EXISTS else (made.value, None)
 
     async def _register(
-        self, operation: Operation, key: str, value: bytes, take_over: bool
+        self, operation: Operation, key: str, value: bytes, *, take_over: bool, unchanged: Unchanged | None
     ) -> tuple[Stat, int | None] | None:
         path, guard = self._paths.node(Kind.BOOKIE, key), self._paths.incarnation(key)
         session_id = self._session_id
@@ -233,6 +235,9 @@ class SessionRecords:
             self._nodes.expect(present, path, NO_NODE)
             if present.code == OK and not take_over:
                 return None
+            checks = [] if unchanged is None else await self._checks_of(unchanged)
+            if checks is None:
+                return None
             (guarded,) = await self._nodes.ask(get(guard))
             self._nodes.expect(guarded, guard, NO_NODE)
             incarnation = 0 if guarded.code == NO_NODE else guarded.value.stat.version + 1
@@ -243,13 +248,23 @@ class SessionRecords:
                 requests.append(create(guard, token, self._nodes.acl))
             else:
                 requests.append(set_value(guard, token, guarded.value.stat.version))
-            made = await self._nodes.transact(
-                operation, requests, settle, main=len(requests) - 2, session_id=session_id
-            )
+            main = len(requests) - 2
+            made = await self._nodes.transact(operation, [*requests, *checks], settle, main=main, session_id=session_id)
             self._nodes.expect(made, path, NO_NODE, BAD_VERSION, NODE_EXISTS)
             if made.code == OK:
                 return made.value, incarnation
             # Another handle was faster: look again.
+
+    async def _checks_of(self, unchanged: Unchanged) -> list[Request] | None:
+        """What makes a transaction fail when this guarded record has another version; None if it has one now, or is
+        gone."""
+        path = self._paths.node(unchanged.kind, unchanged.key)
+        node = await self._nodes.read(path)
+        if node is None or version_of(node.stat) != unchanged.version:
+            return None
+        guard = decode_guarded(node.value, name_of(unchanged.kind, unchanged.key)).guard
+        # The child tells this node from one that was made in its place.
+        return [check(path, node.stat.version), check(f"{path}/{guard}", ANY_VERSION)]
 
     def _guards(self, key: str, held: _Held) -> list[Request]:
         return [] if held.incarnation is None else [check(self._paths.incarnation(key), held.incarnation)]

@@ -9,7 +9,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from octavo.metadata.records import Kind, Listener, Record, RecordStore
+from octavo.metadata.records import Kind, Listener, Record, RecordStore, Unchanged
 from octavo.metadata.store import Version
 from octavo.metadata.zookeeper.layout import (
     GUARDED,
@@ -407,10 +407,17 @@ class ZooKeeperRecordStore(RecordStore):
         await self._leases.end(session)
 
     async def create_in_session(
-        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+        self,
+        kind: Kind,
+        key: str,
+        value: bytes,
+        session: str,
+        *,
+        take_over: bool,
+        unchanged: Unchanged | None = None,
     ) -> Version | None:
         with self._reporting(kind, key):
-            return await self._leases.create(kind, key, value, session, take_over=take_over)
+            return await self._leases.create(kind, key, value, session, take_over=take_over, unchanged=unchanged)
 
     async def set_in_session(self, kind: Kind, key: str, value: bytes, session: str) -> Version | None:
         with self._reporting(kind, key):

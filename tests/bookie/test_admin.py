@@ -16,6 +16,7 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.identity.errors import BookieStartError
 from octavo.metadata import BookieLease, BookieRegistration, BookieState, MetadataStore
 from octavo.metadata.registration import Cookie
+from octavo.metadata.store import Version
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.messages import Added
@@ -41,9 +42,9 @@ def store_that_registers_after(store: MetadataStore, work: Callable[[], Awaitabl
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
 
-        async def register_bookie(self, registration: BookieRegistration) -> BookieLease:
+        async def register_bookie(self, registration: BookieRegistration, *, cookie: Version) -> BookieLease:
             await work()
-            return await store.register_bookie(registration)
+            return await store.register_bookie(registration, cookie=cookie)
 
     return cast(MetadataStore, Registering())
 

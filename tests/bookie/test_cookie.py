@@ -27,7 +27,7 @@ from octavo.bookie.identity.cookie import (
     encode_cookie,
     note_served,
 )
-from octavo.metadata import Cookie, MetadataStore
+from octavo.metadata import MetadataStore
 from octavo.metadata.garbage_hold import DOCUMENT, read_hold
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.protocol.ids import BookieId, LedgerId
@@ -36,6 +36,7 @@ from support.faulty_filesystem import MemoryFileSystem, run_until_crash
 DATA, JOURNAL = Path("/disk1/data"), Path("/disk2/journal")
 ROLES = ("data", "journal")
 CLUSTER = "cluster"
+LINEAGE = "lineage-1"
 
 
 @pytest.fixture
@@ -53,6 +54,7 @@ def cookie(role: str = "data", **fields: object) -> DirectoryCookie:
         "token": "token-5",
         "role": role,
         "roles": ROLES,
+        "lineage": LINEAGE,
     }
     return DirectoryCookie(**(values | fields))  # type: ignore[arg-type]
 
@@ -81,10 +83,12 @@ DISKS: dict[Disks, list[DirectoryState]] = {
 
 METADATA: dict[MetadataComparison, MetadataState | None] = {
     MetadataComparison.ABSENT: None,
-    MetadataComparison.BEHIND: MetadataState(4, "token-4"),
-    MetadataComparison.SAME: MetadataState(5, "token-5"),
-    MetadataComparison.OTHER_TOKEN: MetadataState(5, "another"),
-    MetadataComparison.AHEAD: MetadataState(6, "token-6"),
+    MetadataComparison.BEHIND: MetadataState(4, "token-4", LINEAGE),
+    MetadataComparison.SAME: MetadataState(5, "token-5", LINEAGE),
+    MetadataComparison.OTHER_TOKEN: MetadataState(5, "another", LINEAGE),
+    MetadataComparison.AHEAD: MetadataState(6, "token-6", LINEAGE),
+    # Rule B10: the disks have counted more starts, and are another's nevertheless.
+    MetadataComparison.OTHER_LINEAGE: MetadataState(2, "token-2", "lineage-2"),
 }
 
 
@@ -109,6 +113,37 @@ def test_every_combination_is_decided_as_it_should_be(disks: Disks, known: Metad
         assert decision.verdict in {Verdict.REFUSE_DISKS, Verdict.REFUSE_METADATA}
         assert "; " in decision.reason, "a refusal has a remedy"
         assert "{" not in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("lineages", "metadata", "known"),
+    [
+        # No version has noted a lineage yet: generations decide, as they did before.
+        (("", ""), MetadataState(5, "token-5"), MetadataComparison.SAME),
+        (("", ""), MetadataState(4, "token-4"), MetadataComparison.BEHIND),
+        # The first start of this version was interrupted, or the metadata are an older copy.
+        ((LINEAGE, ""), MetadataState(5, "token-5"), MetadataComparison.SAME),
+        ((LINEAGE, LINEAGE), MetadataState(4, "token-4"), MetadataComparison.BEHIND),
+        # A version without lineages has started the bookie since, and has dropped it from the directories.
+        (("", ""), MetadataState(5, "token-5", LINEAGE), MetadataComparison.SAME),
+        ((LINEAGE, ""), MetadataState(5, "token-5", LINEAGE), MetadataComparison.SAME),
+        # Directories of before, of which nothing shows that they belong to what the metadata name.
+        (("", ""), MetadataState(4, "token-4", LINEAGE), MetadataComparison.OTHER_LINEAGE),
+        (("", ""), MetadataState(5, "another", LINEAGE), MetadataComparison.OTHER_TOKEN),
+        (("", ""), MetadataState(6, "token-6", LINEAGE), MetadataComparison.AHEAD),
+        # Directories of two lineages: a reset was interrupted.
+        ((LINEAGE, "lineage-2"), MetadataState(5, "token-5", LINEAGE), MetadataComparison.OTHER_LINEAGE),
+        ((LINEAGE, "lineage-2"), MetadataState(5, "token-5"), MetadataComparison.OTHER_LINEAGE),
+    ],
+)
+def test_lineages_are_compared_for_equality_where_both_sides_have_one(
+    lineages: tuple[str, str], metadata: MetadataState, known: MetadataComparison
+) -> None:
+    states = directories(cookie(lineage=lineages[0]), cookie("journal", lineage=lineages[1]))
+    decision = decide(states, CLUSTER, metadata)
+    assert decision.verdict is DECISIONS[Disks.WHOLE, known]
+    if decision.verdict is Verdict.REFUSE_METADATA:
+        assert known.value in decision.reason
 
 
 @pytest.mark.parametrize(
@@ -248,6 +283,7 @@ async def test_of_two_processes_on_copies_of_one_disk_only_one_goes_on(store: Me
             cluster_id=identity.cluster_id,
             generation=2,
             token="of the clone",
+            lineage=identity.lineage,
         )
         clone.set_content(directory / COOKIE_NAME, encode_cookie(mine))
     with pytest.raises(IdentityRefusedError, match="copy of these disks"):
@@ -344,7 +380,7 @@ async def test_a_late_change_of_an_earlier_process_is_not_taken_for_an_impostor(
             async def compare_and_set_cookie(self, wanted: object, version: object) -> object:
                 if not self.arrived:
                     self.arrived = True
-                    earlier = Cookie(bookie_id=identity.bookie_id, generation=2, address="h:1", body=b"earlier")
+                    earlier = replace(before.value, generation=2, body=b"earlier")
                     await store.compare_and_set_cookie(earlier, before.version)
                 return await store.compare_and_set_cookie(wanted, version)  # type: ignore[arg-type]
 
@@ -355,6 +391,7 @@ async def test_a_late_change_of_an_earlier_process_is_not_taken_for_an_impostor(
                 cluster_id=identity.cluster_id,
                 generation=2,
                 token="earlier",
+                lineage=identity.lineage,
             )
             filesystem.set_content(directory / COOKIE_NAME, encode_cookie(mine))
         again = await start(filesystem, LateChange(), 3)  # type: ignore[arg-type]

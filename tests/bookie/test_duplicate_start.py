@@ -13,10 +13,20 @@ from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.cookie import COOKIE_NAME, IdentityRefusedError, decode_cookie
 from octavo.bookie.identity.duplicate_start import find_running_original
-from octavo.metadata import BookieRegistration, BookieState, MetadataStore
+from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore
+from octavo.protocol.errors import (
+    BookieOverloadedError,
+    BookieShuttingDownError,
+    OctavoError,
+    UnauthorizedError,
+    WrongClusterError,
+)
+from octavo.protocol.frames import frame_of
 from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import Added, ReadAnswer
+from octavo.protocol.messages import CONNECTION_REQUEST_ID, Added, Op, ReadAnswer, encode_error
 from support.raw_client import RawClient, add, read, seal
+
+A = BookieId("a")
 
 
 @asynccontextmanager
@@ -107,17 +117,69 @@ async def test_registration_left_by_a_kill_stops_no_start(tmp_path: Path, store:
             assert (await store.list_bookies())[bookie_id].address == again.address
 
 
-async def test_address_that_accepts_and_never_answers_counts_as_not_running(store: MetadataStore) -> None:
-    accepted = asyncio.Event()
+@asynccontextmanager
+async def listening(answer: bytes) -> AsyncIterator[str]:
+    """The address of a process that answers every hello with these bytes, and keeps the connection."""
 
-    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        accepted.set()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        await register(store, BookieId("a"), f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def refusal(error: OctavoError) -> bytes:
+    return frame_of(encode_error(CONNECTION_REQUEST_ID, Op.ERROR, error))
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (refusal(UnauthorizedError("this bookie speaks TLS only")), "may be running at"),
+        (refusal(BookieOverloadedError("too many connections")), "may be running at"),
+        (refusal(BookieShuttingDownError("stopping")), "may be running at"),
+        (refusal(WrongClusterError("bookie b answers here, not a")), None),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", None),
+    ],
+)
+async def test_any_answer_that_only_octavo_gives_may_be_the_original(
+    store: MetadataStore, answer: bytes, found: str | None
+) -> None:
+    async with listening(answer) as address:
+        await register(store, A, address)
+        original = await find_running_original(store, A, await store.cluster_id(), "0-test")
+    if found is None:
+        assert original is None
+    else:
+        assert original is not None
+        assert f"bookie a {found} {address}" in original.where
+        assert not original.certain
+
+
+async def test_a_registered_process_that_takes_connections_and_never_answers_may_be_paused(
+    store: MetadataStore,
+) -> None:
+    async with listening(b"") as address:
+        await register(store, A, address)
+        original = await find_running_original(store, A, await store.cluster_id(), "0-test", answer_seconds=0.02)
+    assert original is not None
+    assert f"is registered at {address}, where a process listens and does not answer" in original.where
+
+
+async def test_a_bookie_that_has_lost_its_registration_is_found_at_the_address_in_its_cookie(
+    store: MetadataStore,
+) -> None:
+    refuses = refusal(UnauthorizedError("this bookie speaks TLS only"))
+    async with listening(refuses) as address, listening(b"") as silent:
+        version = await store.create_cookie(Cookie(bookie_id=A, generation=1, address=address))
         cluster_id = await store.cluster_id()
-        assert await find_running_original(store, BookieId("a"), cluster_id, "0-test", answer_seconds=0.02) is None
-    assert accepted.is_set()
+        assert await find_running_original(store, A, cluster_id, "0-test") is not None
+        # Another bookie has moved in there: what answers is that one.
+        await register(store, BookieId("b"), address)
+        assert await find_running_original(store, A, cluster_id, "0-test") is None
+        # No bookie is registered there: what listens may be anything.
+        await store.compare_and_set_cookie(Cookie(bookie_id=A, generation=1, address=silent), version)
+        assert await find_running_original(store, A, cluster_id, "0-test", answer_seconds=0.02) is None

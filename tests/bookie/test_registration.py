@@ -2,25 +2,40 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
 from octavo.bookie.registration import Registrar
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
+from octavo.metadata.store import Version
 from octavo.protocol.errors import LeaseLostError
 from octavo.protocol.ids import BookieId
+from support.metadata_clusters import cookie
 from support.waiting import eventually
+
+VERSION = Version(7)
 
 
 async def test_an_announcement_on_a_lost_registration_is_left_to_the_next_one(store: MetadataStore) -> None:
     """A change of state (disks, draining) just after the session ended fails nothing: registering again tells it."""
-    registrar = Registrar(store, lambda: registration("b0"), random.Random(1))
+    version = await store.create_cookie(cookie("b0"))
+    registrar = registrar_of(store, lambda: registration("b0"), version)
     await registrar.start()
     try:
         await store.register_bookie(registration("b0", boot_id="boot-2"))
         await registrar.announce()
     finally:
         await registrar.stop()
+
+
+def registrar_of(store: MetadataStore, current: Callable[[], BookieRegistration], version: Version) -> Registrar:
+    async def confirm() -> Version:
+        return version
+
+    return Registrar(
+        store, current, random.Random(1), confirm=confirm, registered=lambda _lease: None, lost=lambda _error: None
+    )
 
 
 class SlowStore:
@@ -38,7 +53,8 @@ class SlowStore:
     def answer(self, number: int) -> None:
         self.calls[number].set()
 
-    async def register_bookie(self, registration: BookieRegistration) -> "SlowLease":
+    async def register_bookie(self, registration: BookieRegistration, *, cookie: Version) -> "SlowLease":
+        assert cookie == VERSION
         await self.called()
         self.stored = registration
         self.leases.append(SlowLease(self))
@@ -73,7 +89,7 @@ class Announcing:
     def __init__(self) -> None:
         self.store = SlowStore()
         self.current = registration("b0")
-        self.registrar = Registrar(cast("Any", self.store), lambda: self.current, random.Random(1))
+        self.registrar = registrar_of(cast("Any", self.store), lambda: self.current, VERSION)
 
     async def start(self) -> None:
         starting = asyncio.ensure_future(self.registrar.start())

@@ -8,7 +8,9 @@ from octavo.cli.bookies import forget_bookie
 from octavo.cli.session import CommandError
 from octavo.metadata import Fragment, MetadataStore
 from octavo.metadata.memory import MemoryServer, open_memory_store
+from octavo.metadata.store import Version
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from support.interposed_store import InterposedStore
 from support.ledger_metadata import bookie_ids, fragment, open_ledger
 from support.metadata_clusters import cookie, registration
 from support.stream_metadata import open_stream
@@ -44,6 +46,20 @@ async def test_registered_bookie_is_not_forgotten(store: MetadataStore) -> None:
         await forget_bookie(store, "b1")
     await lease.release()
     await forget_bookie(store, "b1")
+
+
+async def test_bookie_that_registers_while_it_is_being_forgotten_keeps_its_cookie(store: MetadataStore) -> None:
+    async def delete(bookie_id: BookieId, expected: Version) -> None:
+        await store.register_bookie(registration("b1"))
+        await store.delete_cookie(bookie_id, expected)
+
+    interposed = InterposedStore(store)
+    interposed.interpose("delete_cookie", delete)
+    with pytest.raises(CommandError, match="is registered at"):
+        await forget_bookie(interposed.face, "b1")
+    found = await store.read_cookie(BookieId("b1"))
+    assert found is not None
+    assert found.value == cookie("b1")
 
 
 NAMES_IT = bookie_ids("b1", "x", "y")

@@ -116,6 +116,69 @@ async def test_process_of_before_learns_of_the_take_over_when_it_renews(
     assert not kept.lost
 
 
+# --- registering only as long as the cookie is as it was read (rule B10)
+
+
+async def test_bookie_registers_only_while_its_cookie_is_as_it_was_read(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    b1 = BookieId("b1")
+    first = await store.create_cookie(cookie("b1"))
+    lease = await store.register_bookie(registration("b1", boot="boot-1"), cookie=first)
+    second = await other.compare_and_set_cookie(cookie("b1", 2), first)
+    with pytest.raises(MetadataConflictError, match="b1: its cookie has been changed or deleted"):
+        await store.register_bookie(registration("b1", boot="boot-2"), cookie=first)
+    assert (await store.list_bookies())[b1].boot_id == "boot-1"
+    assert not lease.lost, "what was refused changes nothing"
+    await store.register_bookie(registration("b1", boot="boot-3"), cookie=second)
+    assert (await other.list_bookies())[b1].boot_id == "boot-3"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made anew"])
+async def test_bookie_whose_cookie_was_deleted_does_not_register(
+    store: MetadataStore, other: MetadataStore, again: bool
+) -> None:
+    first = await store.create_cookie(cookie("b1"))
+    await other.delete_cookie(BookieId("b1"), first)
+    if again:
+        await other.create_cookie(cookie("b1"))
+    with pytest.raises(MetadataConflictError):
+        await store.register_bookie(registration("b1"), cookie=first)
+    assert not await store.list_bookies()
+
+
+async def test_bookie_does_not_take_a_registration_over_that_was_made_by_a_later_cookie(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    first = await store.create_cookie(cookie("b1"))
+    await store.register_bookie(registration("b1", boot="old"), cookie=first)
+    second = await other.compare_and_set_cookie(cookie("b1", 2), first)
+    new = await other.register_bookie(registration("b1", boot="new"), cookie=second)
+    for _ in range(3):
+        with pytest.raises(MetadataConflictError):
+            await store.register_bookie(registration("b1", boot="old"), cookie=first)
+    assert not new.lost
+    assert (await store.list_bookies())[BookieId("b1")].boot_id == "new"
+
+
+async def test_registration_tells_how_long_it_lasts_and_whether_its_process_slept(cluster: Cluster) -> None:
+    store = await cluster.open()
+    lease = await store.register_bookie(registration("b1"))
+    assert LEASE_SECONDS / 2 < lease.remaining_seconds <= LEASE_SECONDS
+    assert not lease.slept
+    await cluster.advance(LEASE_SECONDS * 3)
+    assert lease.remaining_seconds > 0
+    assert not lease.slept
+    await cluster.advance(LEASE_SECONDS + 1, asleep=store)
+    assert lease.remaining_seconds <= 0
+    assert lease.slept, "nothing has run yet since it woke up"
+    await store.renew_leases()
+    assert lease.slept
+    assert lease.remaining_seconds <= 0
+    again = await store.register_bookie(registration("b1"))
+    assert not again.slept
+
+
 async def test_registering_again_in_the_same_process_replaces_the_lease(store: MetadataStore) -> None:
     first = await store.register_bookie(registration("b1"))
     second = await store.register_bookie(registration("b1", state=BookieState.READ_ONLY))

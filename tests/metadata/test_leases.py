@@ -6,7 +6,7 @@ import random
 import pytest
 from octavo.metadata.leases import LeaseKeeper
 from octavo.metadata.memory import MemoryRecordStore, MemoryServer
-from octavo.metadata.records import Kind
+from octavo.metadata.records import Kind, Unchanged
 from octavo.metadata.store import Version
 from octavo.protocol.errors import MetadataUnavailableError
 from support.waiting import eventually
@@ -25,11 +25,18 @@ class Unreliable(MemoryRecordStore):
     making = False
 
     async def create_in_session(
-        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+        self,
+        kind: Kind,
+        key: str,
+        value: bytes,
+        session: str,
+        *,
+        take_over: bool,
+        unchanged: Unchanged | None = None,
     ) -> Version | None:
         made = None
         if not self.silent or self.acts:
-            made = await super().create_in_session(kind, key, value, session, take_over=take_over)
+            made = await super().create_in_session(kind, key, value, session, take_over=take_over, unchanged=unchanged)
         if self.silent:
             raise MetadataUnavailableError("no answer")
         if self.may_answer is not None:

@@ -44,6 +44,13 @@ def test_what_is_no_bookie_id_is_refused(bookie_id: str) -> None:
         Cookie(bookie_id=BookieId(bookie_id), generation=1, address="h:1")
 
 
+def test_cookie_of_a_version_without_lineages_is_read_and_one_with_a_lineage_reads_back() -> None:
+    assert b"lineage" not in encode_cookie(COOKIE)
+    assert decode_cookie(B1, encode_cookie(COOKIE)).lineage == ""
+    named = replace(COOKIE, lineage="0123456789abcdef")
+    assert decode_cookie(B1, encode_cookie(named)) == named
+
+
 @pytest.mark.parametrize("rack", ["/r", "/dc1/rack2", "/a/b/c/d/e/f/g/h", "/" + "x" * 64, "/eu-1.a/R_2"])
 def test_rack_is_a_path(rack: str) -> None:
     registration = replace(REGISTRATION, rack=rack, free_bytes=10**12)

@@ -61,6 +61,39 @@ def test_a_bookie_that_waits_for_its_metadata_store_stops_at_once(tmp_path: Path
                 assert time.monotonic() - began_at < STOP_SECONDS_MAX
 
 
+def test_a_bookie_that_was_paused_while_its_id_went_to_new_disks_ends_and_disturbs_nothing(tmp_path: Path) -> None:
+    """Rule B10: SIGSTOP, as a suspended virtual machine."""
+    uri, old, new = uri_in(tmp_path), tmp_path / "old", tmp_path / "new"
+    options: tuple[object, ...] = ("--port", 0, "--metadata", uri)
+
+    def bookies() -> list[dict[str, object]]:
+        found: list[dict[str, object]] = octavo("bookies", "--json", "--metadata", uri).json
+        return found
+
+    with BookieProcess(old, *options, OCTAVO_BOOKIE_LEASE_SECONDS="2") as paused:
+        paused.wait_ready()
+        (before,) = bookies()
+        paused.process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: bookies()[0]["state"] == "unavailable", "the registration ends")
+            reset = octavo("bookie", "reset-identity", new, "--bookie-id", before["bookie_id"], "--metadata", uri)
+            assert reset.status == 0, reset
+            with BookieProcess(new, *options, OCTAVO_BOOKIE_LEASE_SECONDS="2") as owner:
+                owner.wait_ready()
+                (during,) = bookies()
+                paused.process.send_signal(signal.SIGCONT)
+                assert paused.wait() == EXIT_DATA_WRONG
+                assert f"the id {before['bookie_id']} has been given to other data" in paused.stderr
+                assert "Traceback" not in paused.stderr
+                assert [one["address"] for one in bookies()] == [during["address"]] != [before["address"]]
+                assert owner.stop() == 0
+        finally:
+            paused.process.send_signal(signal.SIGCONT)
+    with BookieProcess(old, *options) as again:
+        assert again.wait() == EXIT_DATA_WRONG
+        assert "of an earlier bookie of this id" in again.stderr
+
+
 def test_a_bookie_refuses_a_folder_that_belongs_to_another_cluster(tmp_path: Path) -> None:
     with BookieProcess(tmp_path / "bookie", "--port", 0, "--metadata", uri_in(tmp_path)) as bookie:
         bookie.wait_ready()

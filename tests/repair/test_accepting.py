@@ -18,7 +18,7 @@ from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Op
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
-from octavo.repair.accepting import BlockedRecovery
+from octavo.repair.accepting import SILENT_AFTER_SECONDS, BlockedRecovery
 from octavo.repair.documents import AcceptedLoss, accepted_name
 from octavo.repair.operators import RepairRefusedError, change_states
 from support.metadata_clusters import cookie
@@ -50,6 +50,16 @@ async def set_condition(cluster: Cluster | FakeCluster, condition: Condition, *n
         return states
 
     await change_states(cluster.store, change)
+    if condition is Condition.RETIRED:
+        for name in names:
+            await unregister(cluster, name)
+
+
+async def unregister(cluster: Cluster | FakeCluster, name: BookieId) -> None:
+    """No retired bookie is registered."""
+    found = (await cluster.store.list_bookies()).get(name)
+    if found is not None:
+        await (await cluster.store.register_bookie(found)).release()
 
 
 async def blocked_ledger(cluster: Cluster) -> HandmadeLedger:
@@ -150,6 +160,64 @@ async def test_a_retirement_that_can_be_taken_back_is_none() -> None:
             with pytest.raises(RepairRefusedError, match=r"b1 was interrupted.*octavo repair retire b1 --lost"):
                 await recovery.check([B0, B1])
         assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
+
+
+async def set_since(cluster: Cluster, condition: Condition, name: BookieId, seconds_ago: float) -> None:
+    since_ms = await cluster.store.time_ms() - int(seconds_ago * 1000)
+    entry = BookieCondition(condition, since_ms)
+    await change_states(cluster.store, lambda states: states.with_bookie(name, entry))
+
+
+async def test_a_loss_is_accepted_when_a_process_that_was_paused_confirms_nothing_any_more() -> None:
+    """Rule B10: a bookie that lost its registration confirms adds for an hour."""
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await set_condition(cluster, Condition.RETIRED, B0, B1)
+        await set_since(cluster, Condition.RETIRED, B1, SILENT_AFTER_SECONDS - 120)
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(RepairRefusedError, match=r"b1 has been retired for less than.*in 2 min.*--ended"):
+                await recovery.check([B0, B1])
+            with pytest.raises(RepairRefusedError):
+                await recovery.accept([B0, B1], reason="fire", now_ms=5)
+            assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
+            await set_since(cluster, Condition.RETIRED, B1, SILENT_AFTER_SECONDS + 1)
+            await recovery.check([B0, B1])
+            await recovery.accept([B0, B1], reason="fire", now_ms=5)
+
+
+async def test_a_loss_is_accepted_at_once_if_an_operator_has_seen_that_the_process_ended() -> None:
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await set_condition(cluster, Condition.RETIRED, B0, B1)
+        await set_since(cluster, Condition.RETIRED, B1, 0)
+        async with recovery_of(cluster, ledger) as recovery:
+            await recovery.check([B0, B1], ended=True)
+            closed = await recovery.accept([B0, B1], reason="fire", now_ms=5, ended=True)
+        assert closed.last_entry_id == 4
+
+
+async def test_a_retired_bookie_that_is_registered_is_not_given_up() -> None:
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        found = (await cluster.store.list_bookies())[B1]
+        await set_condition(cluster, Condition.RETIRED, B0, B1)
+        await cluster.store.register_bookie(found)
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(RepairRefusedError, match=r"b1 is registered at .* although it is retired"):
+                await recovery.check([B0, B1], ended=True)
+
+
+async def test_the_process_before_a_bookie_in_doubt_is_waited_for_too() -> None:
+    async with cluster_of(5) as cluster:
+        ledger = await blocked_ledger(cluster)
+        await doubtful(cluster, ledger)
+        await set_since(cluster, Condition.DOUBTFUL, B1, 60)
+        await cluster.bookie("b1").start()
+        cluster.bookie("b1").facts["doubt_floor"] = ledger.id + 1
+        async with recovery_of(cluster, ledger) as recovery:
+            with pytest.raises(RepairRefusedError, match="b1 has been doubtful for less than"):
+                await recovery.check([B0, B1])
+            await recovery.check([B0, B1], ended=True)
 
 
 async def doubtful(cluster: Cluster, ledger: HandmadeLedger) -> None:

@@ -135,6 +135,25 @@ async def test_a_bookie_that_starts_while_it_is_being_retired_is_not_retired(sto
     assert await store.read_cookie(A) is not None
 
 
+async def test_a_bookie_that_registers_while_its_cookie_is_deleted_is_not_retired(store: MetadataStore) -> None:
+    """Rule B10: without its cookie it cannot register any more, but it may have done so just before."""
+
+    async def delete(bookie_id: BookieId, expected: Version) -> None:
+        await store.register_bookie(registration("a"))
+        await store.delete_cookie(bookie_id, expected)
+
+    interposed = InterposedStore(store)
+    interposed.interpose("delete_cookie", delete)
+    before = await store.read_cookie(A)
+    with pytest.raises(RepairRefusedError, match="has been started meanwhile"):
+        await retire(interposed.face, "a", silent, lost=True, now_ms=5)
+    assert await condition(store) is None
+    after = await store.read_cookie(A)
+    assert before is not None
+    assert after is not None
+    assert after.value == before.value
+
+
 async def test_a_registered_bookie_is_not_retired(store: MetadataStore) -> None:
     await store.register_bookie(registration("a"))
     with pytest.raises(RepairRefusedError, match="stop it before"):

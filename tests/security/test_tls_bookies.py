@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
+from octavo.bookie.identity.errors import BookieStartError
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello, Ping, Pong, decode_hello, encode_hello
@@ -19,6 +20,7 @@ from octavo.security.contexts import client_context
 from octavo.security.tls_options import Tls
 from octavo.security.tls_session import TlsSession
 from support.certificates import STRANGER, Certificates, days_ago
+from support.faulty_filesystem import MemoryFileSystem
 from support.raw_client import RawClient, add, read, seal
 from support.tls_bookies import Cluster, cluster_of, start_bookie, tls_settings
 from support.waiting import WAIT_SECONDS, eventually
@@ -32,6 +34,24 @@ pytestmark = pytest.mark.usefixtures("logged")
 async def cluster(certificates: Certificates) -> AsyncIterator[Cluster]:
     async with cluster_of(*(tls_settings(certificates.server(f"b{number}")) for number in (1, 2, 3))) as cluster:
         yield cluster
+
+
+async def test_a_copy_of_a_bookie_that_speaks_only_tls_does_not_start_beside_it(
+    cluster: Cluster, certificates: Certificates
+) -> None:
+    """Rule B10: what asks for the original speaks no TLS, and the refusal shows that a bookie is there."""
+    disk = MemoryFileSystem()
+    settings = tls_settings(certificates.server("b9"))
+    original = await start_bookie(cluster.store, 9, filesystem=disk, **settings)
+    copy = MemoryFileSystem()
+    for path in disk.files():
+        copy.set_content(path, disk.content(path))
+    with pytest.raises(BookieStartError, match=f"b9 may be running at {original.address}.*may be a copy") as refusal:
+        await start_bookie(cluster.store, 9, filesystem=copy, **settings)
+    assert refusal.value.retryable
+    await original.stop()
+    again = await start_bookie(cluster.store, 9, filesystem=copy, **settings)
+    await again.stop()
 
 
 def port_of(bookie: Bookie) -> int:

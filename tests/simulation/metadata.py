@@ -16,7 +16,7 @@ from typing import Any
 
 from octavo.metadata.handle import RecordMetadataStore
 from octavo.metadata.memory import MemoryServer
-from octavo.metadata.records import Kind, Listener, Record, RecordStore
+from octavo.metadata.records import Kind, Listener, Record, RecordStore, Unchanged
 from octavo.metadata.store import Version
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import LedgerId
@@ -320,10 +320,17 @@ class SimulatedRecords(RecordStore):
         return version
 
     async def create_in_session(
-        self, kind: Kind, key: str, value: bytes, session: str, *, take_over: bool
+        self,
+        kind: Kind,
+        key: str,
+        value: bytes,
+        session: str,
+        *,
+        take_over: bool,
+        unchanged: Unchanged | None = None,
     ) -> Version | None:
         def serve() -> Version | None:
-            version = self._server.create(kind, key, value, session, take_over=take_over)
+            version = self._server.create(kind, key, value, session, take_over=take_over, unchanged=unchanged)
             tell = self._service.on_registered
             if version is not None and kind is Kind.BOOKIE and tell is not None:
                 tell(self.process.name, key)

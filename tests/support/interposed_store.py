@@ -37,7 +37,7 @@ class InterposedStore:
     def make_unavailable(self, method: str) -> None:
         """Fail this method as if the store did not answer."""
 
-        async def unavailable(*_arguments: object) -> Any:
+        async def unavailable(*_arguments: object, **_named: object) -> Any:
             raise MetadataUnavailableError("no answer")
 
         self.interpose(method, unavailable)
