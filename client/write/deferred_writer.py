@@ -19,13 +19,9 @@ from octavo.client.write.adds import copy_error, reject
 from octavo.client.write.deferred_replication import DeferredReplication
 from octavo.client.write.replication import Replication
 from octavo.client.write.write_path import EMPTY_DEQUE, WritePath
-from octavo.client.write.writer import LedgerWriter
-from octavo.client.write.writer_life import WriterState
+from octavo.client.write.writer import OVER, LedgerWriter
 from octavo.metadata.model import LedgerMetadata
 from octavo.protocol.errors import LedgerClosedError, OctavoError
-
-_OVER = (WriterState.SETTLING, WriterState.CLOSED)
-"""States in which nothing is forced any more."""
 
 
 class DeferredWriter(LedgerWriter):
@@ -50,7 +46,7 @@ class DeferredWriter(LedgerWriter):
         end = self._pipeline.next_entry_id + len(self._payloads) + self._queued_entries
         if end == self._pipeline.next_entry_id and not self._pipeline.pending:
             return
-        if life.state in _OVER:
+        if life.state in OVER:
             raise copy_error(life.close_error or LedgerClosedError(f"ledger {self.id}: this writer is closed"))
         forced: asyncio.Future[None] = self._loop.create_future()
         if self._force_waiters is EMPTY_DEQUE:

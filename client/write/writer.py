@@ -57,6 +57,7 @@ from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import LedgerSecrets, Sealer
 from octavo.protocol.errors import (
+    ClientClosedError,
     LedgerClosedError,
     MetadataUnavailableError,
     OctavoError,
@@ -68,6 +69,10 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 DRAIN_SHARE = 0.75
 """Share of the closing time that pending adds may take; the rest is for writing the end into the metadata."""
+
+
+OVER = (WriterState.SETTLING, WriterState.CLOSED)
+"""States in which nothing is acknowledged any more."""
 
 
 class WriterTools(NamedTuple):
@@ -260,6 +265,10 @@ class LedgerWriter(AddWindow, Closable):
             raise copy_error(self._life.failure)
         unacknowledged = self._pipeline.unacknowledged + len(self._payloads) + self._queued_entries
         if unacknowledged:
+            if self._life.state in OVER:
+                raise copy_error(
+                    self._life.close_error or LedgerClosedError(f"ledger {self.id}: this writer is closed")
+                )
             end = self._pipeline.next_entry_id + len(self._payloads) + self._queued_entries
             acknowledged: asyncio.Future[None] = self._loop.create_future()
             if self._flushes is EMPTY_DEQUE:
@@ -543,6 +552,8 @@ class LedgerWriter(AddWindow, Closable):
         closed."""
         await self._tear_down_write_path()
         if self._life.state is WriterState.DRAINING:
+            # What is under way is on some bookie perhaps, and the ledger stays open for a recovery to find it.
+            self._fail_pending(ClientClosedError(f"ledger {self.id}: the client is closed"), in_doubt=True)
             self._life.ended()
 
     async def _tear_down_write_path(self) -> None:

@@ -4,6 +4,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -283,6 +284,33 @@ async def test_a_client_that_is_closed_leaves_a_ledger_without_its_copies_open()
             await client.close()
         assert not (await cluster.store.read_ledger(writer.id)).value.is_closed
         assert [task for task in asyncio.all_tasks() if f"ledger {writer.id}" in task.get_name()] == []
+
+
+@pytest.mark.parametrize("ids", ["sequential", "explicit"])
+async def test_a_client_that_is_closed_tells_adds_that_are_still_under_way(ids: str) -> None:
+    """The closing of the writer left them pending, because a copy of an earlier entry is missing."""
+    async with cluster_of(3) as cluster:
+        options: dict[str, Any] = {"close_timeout_seconds": 0.05, "bookie_loss_seconds": 60.0}
+        client = await octavo.connect(cluster.uri, **options)
+        if ids == "explicit":
+            explicit = await client.create_ledger(full_copies="required", ids="explicit")
+            adds = [partial(explicit.add_nowait, entry_id=number) for number in range(2)]
+            metadata = explicit.metadata
+        else:
+            writer = await client.create_ledger(full_copies="required")
+            adds, metadata = [writer.add_nowait] * 2, writer.metadata
+        members = {bookie.bookie_id: bookie for bookie in cluster.bookies}
+        first, second, slow = (members[name] for name in metadata.last_fragment.bookies)
+        slow.hold(Op.ADD)
+        await adds[0](b"x")
+        first.hold(Op.ADD)
+        pending = adds[1](b"y")
+        await second.received(Op.ADD, 2)
+        with pytest.raises(UnderReplicatedError):
+            await client.close()
+        with pytest.raises(octavo.ClientClosedError) as caught:
+            await asyncio.wait_for(pending, WAIT_SECONDS)
+        assert caught.value.may_have_happened, "a recovery may find it at the second bookie"
 
 
 @pytest.mark.parametrize(

@@ -496,6 +496,20 @@ async def test_closing_while_bookies_hang_is_bounded_and_what_is_cut_off_did_not
     release_adds(cluster)
 
 
+async def test_a_flush_that_comes_after_a_close_that_cut_adds_off_says_so(cluster: FakeCluster) -> None:
+    ledger = await cluster.writer(close_timeout_seconds=0.05)
+    hold_adds(cluster)
+    cut_off = ledger.add_nowait(b"x")
+    closing = asyncio.ensure_future(ledger.close())
+    during = asyncio.ensure_future(ledger.flush())
+    for ended in (closing, cut_off, during):
+        with pytest.raises(QuorumLostError, match="closed before the add reached its ack quorum"):
+            await asyncio.wait_for(ended, WAIT_SECONDS)
+    for flush in (ledger.flush, ledger.force):
+        with pytest.raises(QuorumLostError, match="closed before the add reached its ack quorum"):
+            await asyncio.wait_for(flush(), WAIT_SECONDS)
+
+
 async def test_once_the_end_is_being_written_no_answer_of_a_bookie_changes_what_adds_are_told(
     cluster: FakeCluster,
 ) -> None:
