@@ -179,6 +179,7 @@ class Client(LogFace, Closable):
                 wall_clock=self._wall_clock, on_segment=self._departures.tell,
             ),
             on_cursors_not_stored=self._pool.counts.note_cursors_not_stored,
+            counts=self._pool.counts,
         )  # fmt: skip
         self._logs = Logs(access, self._rng.randbytes, warns_if_unclosed=lambda: self._warns_if_unclosed)
         self._on_writer_closed = self._forget

@@ -30,6 +30,8 @@ class ClientCounts:
         "digest_mismatches",
         "ensemble_changes",
         "entries_read",
+        "leads_lost",
+        "locks_got_again",
         "reconnects",
         "recoveries",
         "speculative_reads",
@@ -49,6 +51,8 @@ class ClientCounts:
         self.recoveries: Counter[str] = Counter({"closed": 0, "failed": 0})
         self.reconnects: Counter[str] = Counter()
         self.cursor_stores_failed = 0
+        self.leads_lost: Counter[str] = Counter()
+        self.locks_got_again = 0
 
     def note_cursors_not_stored(self) -> None:
         """An attempt to store positions of cursors has failed."""
@@ -68,6 +72,8 @@ class ClientCounts:
             table.CLIENT_RECOVERIES: dict(self.recoveries),
             table.CLIENT_RECONNECTS: dict(self.reconnects),
             table.CLIENT_CURSOR_STORES_FAILED: self.cursor_stores_failed,
+            table.CLIENT_LEADS_LOST: dict(self.leads_lost),
+            table.CLIENT_LOCKS_GOT_AGAIN: self.locks_got_again,
             table.CLIENT_METADATA_SECONDS: {op: _as_json(seconds) for op, seconds in metadata_seconds.items()},
         }
         return {metric.name: values[metric] for metrics in CLIENT_METRICS.values() for metric in metrics}

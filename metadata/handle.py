@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from octavo.metadata.either import EitherMetadata, as_ledger, as_stream
 from octavo.metadata.known_streams import KnownStreams
 from octavo.metadata.leases import HeldLease, LeaseKeeper
+from octavo.metadata.lock_line import LockLine
 from octavo.metadata.measured import measured
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.records import LIST_PAGE_RECORDS, Kind, RecordStore, Unchanged, ledger_key
@@ -75,6 +76,7 @@ class RecordMetadataStore(MetadataStore):
         self._bookies = SharedLoad(self._load_bookies)
         self._hub = WatchHub(records.watching, self._on_topic)
         self._keeper = LeaseKeeper(records, lease_seconds, clock, lambda: f"{rng.getrandbits(128):032x}")
+        self._line = LockLine(self._open, self._keeper, self._hub, lambda: f"{rng.getrandbits(128):032x}")
         records.start(self._on_change)
         records.report_ended_sessions(self._keeper.renew_soon)
 
@@ -382,13 +384,28 @@ class RecordMetadataStore(MetadataStore):
     # --- locks and election ----------------------------------------------------------------------------------------
 
     async def try_lock(self, name: str, holder: str) -> HeldLease | None:
-        _check_name(name)
-        if len(holder) > _HOLDER_CHARACTERS_MAX:
-            raise InvalidArgumentError(f"the name of a lock's holder has at most {_HOLDER_CHARACTERS_MAX} characters")
+        _check_lock(name, holder)
         self._open()
-        return await self._keeper.acquire(Kind.LOCK, name, holder.encode(), take_over=False)
+        return None if await self._line.waiting(name) else await self._acquire(name, holder)
 
     async def lock(self, name: str, holder: str) -> HeldLease:
+        _check_lock(name, holder)
+        lease = await self.try_lock(name, holder) if await self.read_lock(name) is None else None
+        if lease is not None:
+            return lease
+        place = await self._line.wait_turn(name, holder)
+        while lease is None:
+            try:
+                lease = await self._acquire_in_turn(name, holder, place)
+            finally:
+                # Not waited for: the next client in the line finds the lock held.
+                self._keeper.release_soon(place)
+            if lease is None:
+                place = await self._line.wait_turn(name, holder, again=True)
+        return lease
+
+    async def _acquire_in_turn(self, name: str, holder: str, place: HeldLease) -> HeldLease | None:
+        """The lock, once it is free; None if the place in the line was lost meanwhile."""
         while True:
             # Every round needs a new watch: between "free" and our attempt the lock may be taken and freed again, and
             # a watch that has reported "free" need not report it a second time.
@@ -396,9 +413,14 @@ class RecordMetadataStore(MetadataStore):
                 async for present in watch:
                     if present is None:
                         break
-            lease = await self.try_lock(name, holder)
+            if place.lost:
+                return None
+            lease = await self._acquire(name, holder)
             if lease is not None:
                 return lease
+
+    async def _acquire(self, name: str, holder: str) -> HeldLease | None:
+        return await self._keeper.acquire(Kind.LOCK, name, holder.encode(), take_over=False)
 
     async def read_lock(self, name: str) -> LockHolder | None:
         _check_name(name)
@@ -465,6 +487,12 @@ def _check_name(name: str) -> None:
             f"{name!r} is not a valid name: it must be words of letters, digits and ._- joined by /, "
             "at most 512 characters"
         )
+
+
+def _check_lock(name: str, holder: str) -> None:
+    _check_name(name)
+    if len(holder) > _HOLDER_CHARACTERS_MAX:
+        raise InvalidArgumentError(f"the name of a lock's holder has at most {_HOLDER_CHARACTERS_MAX} characters")
 
 
 def _check_document(name: str, value: bytes) -> None:

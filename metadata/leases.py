@@ -12,6 +12,7 @@ from typing import Final
 
 from octavo.metadata.records import Kind, RecordStore, Unchanged
 from octavo.metadata.registration import BookieRegistration, encode_registration
+from octavo.metadata.store import LeaseEnd
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -36,6 +37,7 @@ class HeldLease:
         self._fencing_number = fencing_number
         self._ended = asyncio.Event()
         self._sleeps = keeper.sleeps
+        self._end: LeaseEnd | None = None
 
     def __repr__(self) -> str:
         return f"<lease on {self._kind.value} {self._key}, {'lost' if self.lost else 'held'}>"
@@ -61,12 +63,18 @@ class HeldLease:
     def slept(self) -> bool:
         return self._keeper.sleeps != self._sleeps
 
+    @property
+    def loss(self) -> LeaseEnd | None:
+        if self._end is None and self._keeper.out_of_time(self.session):
+            return self._keeper.ran_out()
+        return self._end
+
     async def wait_lost(self) -> None:
         await self._ended.wait()
 
     async def release(self) -> None:
         if not self._ended.is_set():
-            self.end()
+            self.end(LeaseEnd("it was released"))
             await self._keeper.give_up(self)
 
     async def update(self, registration: BookieRegistration) -> None:
@@ -77,11 +85,12 @@ class HeldLease:
             )
         if not self.lost and await self._keeper.announce(self, encode_registration(registration)):
             return
-        self.end()
+        self.end(self.loss or LeaseEnd("another process has registered"))
         raise LeaseLostError(f"bookie {self._key}: its registration is lost; register again")
 
-    def end(self) -> None:
-        """Mark the lease as lost."""
+    def end(self, how: LeaseEnd) -> None:
+        """Mark the lease as lost. The first reason counts."""
+        self._end = self._end or how
         self._ended.set()
 
 
@@ -116,6 +125,8 @@ class LeaseKeeper:
         self._cleaning: set[asyncio.Task[None]] = set()
         self.answered = True
         """Whether the store answered when the session was last begun or renewed; True before that."""
+        self._stood_still = False
+        """Since the latest successful renewal this process has done something much later than it was due."""
         self._awake_at = clock()
         """Clock time at which the task that renews ran last. It runs at least twice per lease."""
         self._sleeps = 0
@@ -141,6 +152,22 @@ class LeaseKeeper:
         """Whether the session has ended as far as this process can tell."""
         return session != self._session or self._clock() >= self._renewed_at + self._lease_seconds
 
+    def ran_out(self) -> LeaseEnd:
+        """How the session has ended, once it is out of time."""
+        return self._ran_out(self._clock())
+
+    def _ran_out(self, now: float) -> LeaseEnd:
+        """How the session has ended, which was still to be renewed at this time."""
+        late_seconds = now - self._renewed_at
+        if late_seconds < self._lease_seconds and self.answered:
+            return LeaseEnd("the metadata store has ended its session", ran_out=True)
+        cause = "was the event loop blocked, or the process stopped?"
+        if not self.answered and not self._stood_still:
+            cause = "the metadata store did not answer, or had no space"
+        return LeaseEnd(
+            f"the lease of {self._lease_seconds:g} s was not renewed for {late_seconds:.1f} s: {cause}", ran_out=True
+        )
+
     async def acquire(
         self, kind: Kind, key: str, value: bytes, *, take_over: bool, unchanged: Unchanged | None = None
     ) -> HeldLease | None:
@@ -154,6 +181,12 @@ class LeaseKeeper:
             self._cleaning.add(cleaning)
             cleaning.add_done_callback(self._cleaning.discard)
             raise
+
+    def release_soon(self, lease: HeldLease) -> None:
+        """Release it in the background."""
+        releasing = asyncio.create_task(_release(lease))
+        self._cleaning.add(releasing)
+        releasing.add_done_callback(self._cleaning.discard)
 
     async def give_up(self, lease: HeldLease) -> None:
         """Delete the record of a lease, unless another handle holds it by now. If this fails, each later renewal tries
@@ -189,20 +222,24 @@ class LeaseKeeper:
                 held = await self._records.renew_session(session, self._lease_seconds)
         except (OctavoError, TimeoutError):
             self.answered = False
+            self._note_time(due_at=began_at + self._lease_seconds / RENEWALS_PER_LEASE)
             if self._session == session and self.out_of_time(session):
-                self._lose(session)
+                self._lose(session, self.ran_out())
             return
-        self.answered = True
         if session != self._session:
+            self.answered = True
             return
         if held is None:
-            self._lose(session)
+            how = self._ran_out(began_at)
+            self.answered = True
+            self._lose(session, how)
             return
+        self.answered, self._stood_still = True, False
         self._renewed_at = began_at
         for lease in made_before:
             if lease.thing not in held and self._leases.get(lease.thing) is lease:
                 del self._leases[lease.thing]
-                lease.end()
+                lease.end(LeaseEnd("another process has taken it, or it was deleted by hand"))
         with contextlib.suppress(OctavoError, TimeoutError):
             async with asyncio.timeout(self._lease_seconds / RENEWALS_PER_LEASE):
                 await self._delete_unreleased()
@@ -229,7 +266,7 @@ class LeaseKeeper:
         session = self._session
         if session is None:
             return
-        self._lose(session)
+        self._lose(session, LeaseEnd("its holder has closed the metadata store"))
         with contextlib.suppress(MetadataUnavailableError, MetadataError):
             await self._records.end_session(session)
 
@@ -258,7 +295,7 @@ class LeaseKeeper:
         lease = HeldLease(self, kind, key, session, version)
         previous = self._leases.get(lease.thing)
         if previous is not None:
-            previous.end()
+            previous.end(LeaseEnd("its holder has replaced it"))
         self._leases[lease.thing] = lease
         return lease
 
@@ -267,7 +304,7 @@ class LeaseKeeper:
             if self._closed:
                 raise ClientClosedError("the metadata store has been closed")
             if self._session is not None and self.out_of_time(self._session):
-                self._lose(self._session)
+                self._lose(self._session, self.ran_out())
             if self._session is None:
                 session, began_at = self._new_token(), self._clock()
                 try:
@@ -282,14 +319,14 @@ class LeaseKeeper:
                     self._renewing = asyncio.create_task(self._keep_renewing(), name="renew leases")
             return self._session
 
-    def _lose(self, session: str) -> None:
+    def _lose(self, session: str, how: LeaseEnd) -> None:
         assert session == self._session
         self._session = None
         self._unreleased.clear()
         leases = list(self._leases.values())
         self._leases.clear()
         for lease in leases:
-            lease.end()
+            lease.end(how)
 
     async def _keep_renewing(self) -> None:
         interval = self._lease_seconds / RENEWALS_PER_LEASE
@@ -300,10 +337,17 @@ class LeaseKeeper:
                 remaining = self._renewed_at + self._lease_seconds - self._clock()
                 delay = min(interval, max(remaining, interval / 10))
             self._renewal_wanted.clear()
+            due_at = self._clock() + delay
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._renewal_wanted.wait()
+            self._note_time(due_at)
             await self.renew()
+
+    def _note_time(self, due_at: float) -> None:
+        """Something that was due at this time is being done now."""
+        if self._clock() >= due_at + self._lease_seconds / RENEWALS_PER_LEASE:
+            self._stood_still = True
 
 
 async def _release_when_made(making: "asyncio.Task[HeldLease | None]") -> None:
@@ -312,3 +356,9 @@ async def _release_when_made(making: "asyncio.Task[HeldLease | None]") -> None:
         lease = await making
         if lease is not None:
             await lease.release()
+
+
+async def _release(lease: HeldLease) -> None:
+    # If it fails, each later renewal tries again.
+    with contextlib.suppress(OctavoError):
+        await lease.release()

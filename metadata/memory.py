@@ -14,7 +14,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from octavo.metadata.handle import RecordMetadataStore
-from octavo.metadata.records import Kind, Listener, Record, RecordStore, Unchanged
+from octavo.metadata.records import SESSION_KINDS, Kind, Listener, Record, RecordStore, Unchanged
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import ID_MAX, LedgerId
@@ -170,7 +170,7 @@ class MemoryServer:
         self._set_timer()
         return {
             (kind, key)
-            for kind in (Kind.BOOKIE, Kind.LOCK)
+            for kind in SESSION_KINDS
             for key, stored in self.records[kind].items()
             if stored.session == session
         }
@@ -179,7 +179,7 @@ class MemoryServer:
         """End the session now: its holder closed, or a simulation lets it expire."""
         if self.sessions.pop(session, None) is None:
             return
-        for kind in (Kind.BOOKIE, Kind.LOCK):
+        for kind in SESSION_KINDS:
             for key in [key for key, stored in self.records[kind].items() if stored.session == session]:
                 self._forget(kind, key)
         self._set_timer()

@@ -3,7 +3,7 @@
 that encoding, watches and leases are implemented once for all drivers.
 
 A *session* belongs to one handle. Records made in it disappear for every reader when the session ends or is not renewed
-in time. Registrations and locks are such records.
+in time. Registrations, locks, and places in the lines before locks are such records.
 """
 
 import enum
@@ -26,6 +26,12 @@ class Kind(enum.Enum):
     DOCUMENT = "document"
     BOOKIE = "bookie"
     LOCK = "lock"
+    WAITER = "waiter"
+    """A client that waits for a lock."""
+
+
+SESSION_KINDS: Final = (Kind.BOOKIE, Kind.LOCK, Kind.WAITER)
+"""Kinds of records that belong to a session."""
 
 
 class Record(NamedTuple):

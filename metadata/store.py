@@ -66,6 +66,15 @@ class Watch[T](Protocol):
     async def __anext__(self) -> T: ...
 
 
+class LeaseEnd(NamedTuple):
+    """How a lease was lost."""
+
+    reason: str
+    """For people."""
+    ran_out: bool = False
+    """It was not renewed in time: another process need not have wanted what it was for."""
+
+
 class Lease(Protocol):
     """A registration or lock, held as long as its handle is open and renews it."""
 
@@ -73,6 +82,10 @@ class Lease(Protocol):
     def lost(self) -> bool:
         """Whether it is certainly no longer held: released, taken over, or not renewed for the lease time. False
         promises nothing about the next instant: effects outside the store must carry the fencing number."""
+
+    @property
+    def loss(self) -> LeaseEnd | None:
+        """How it was lost; None while :attr:`lost` is false."""
 
     @property
     def fencing_number(self) -> int:
@@ -341,12 +354,13 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def try_lock(self, name: str, holder: str) -> Lease | None:
-        """Take the lock if it is free; None when it is held, also by this handle. ``holder`` names the holder to people
-        and in :meth:`read_lock`."""
+        """Take the lock if it is free and no client waits for it; None when it is held, also by this handle. ``holder``
+        names the holder to people and in :meth:`read_lock`."""
 
     @abstractmethod
     async def lock(self, name: str, holder: str) -> Lease:
-        """Wait until the lock is free and take it. Cancelling the wait leaves no lock behind."""
+        """Wait until the lock is free and take it: first come, first served (rule M4). Cancelling the wait leaves no
+        lock behind."""
 
     @abstractmethod
     async def read_lock(self, name: str) -> LockHolder | None:

@@ -361,13 +361,22 @@ CLIENT_RECONNECTS = _counter(
 CLIENT_CURSOR_STORES_FAILED = _counter(
     "octavo_client_cursor_stores_failed_total", "Attempts to store positions of cursors that failed; they are repeated"
 )
+CLIENT_LEADS_LOST = _counter(
+    "octavo_client_leads_lost_total",
+    "Leads of logs that were lost: Lease (the lock was lost), or the class of the error without its suffix Error",
+    "reason",
+)  # fmt: skip
+CLIENT_LOCKS_GOT_AGAIN = _counter(
+    "octavo_client_locks_got_again_total",
+    "Leases of logs that ran out while no other client wanted the log, so that this client leads on",
+)  # fmt: skip
 CLIENT_METADATA_SECONDS = _histogram("octavo_client_metadata_seconds", "Time of a request to the metadata store", "op")
 
 CLIENT_METRICS: Mapping[str, tuple[Metric, ...]] = {
     "Client": (
         CLIENT_ADDS, CLIENT_ADDED_BYTES, CLIENT_ADD_SECONDS, CLIENT_WINDOW_ENTRIES, CLIENT_ENSEMBLE_CHANGES,
         CLIENT_ENTRIES_READ, CLIENT_SPECULATIVE_READS, CLIENT_DIGEST_MISMATCHES, CLIENT_RECOVERIES, CLIENT_RECONNECTS,
-        CLIENT_CURSOR_STORES_FAILED, CLIENT_METADATA_SECONDS,
+        CLIENT_CURSOR_STORES_FAILED, CLIENT_LEADS_LOST, CLIENT_LOCKS_GOT_AGAIN, CLIENT_METADATA_SECONDS,
     ),
 }  # fmt: skip
 """What ``client.metrics()`` returns."""

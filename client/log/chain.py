@@ -16,12 +16,12 @@ from octavo.client.log.housekeeping import Housekeeper, read_page
 from octavo.client.log.layout import LayoutStatus, changed_in_a_loop, check_not_beyond
 from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.lock import LogLock
 from octavo.client.log.status import segments_of
 from octavo.client.log.update import update_log
 from octavo.client.log.view import Reach
 from octavo.client.log.writer import LogWriter
 from octavo.metadata.settling import ATTEMPTS_MAX
-from octavo.metadata.store import Lease
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 
@@ -42,7 +42,7 @@ class ChainLayout:
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
-    async def take_over(self, lease: Lease | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
+    async def take_over(self, lease: LogLock | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
         """Take the log over at once."""
         owner = self._access.random_token()
         candidate = Candidate(self._access, self._name, self._log_id, self._password)

@@ -20,7 +20,7 @@ from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.quorum_change import QuorumChange
-from octavo.client.log.update import update_log
+from octavo.client.log.update import read_log, update_log
 from octavo.client.log.view import Reach
 from octavo.metadata.store import Versioned
 from octavo.protocol.errors import (
@@ -82,7 +82,15 @@ class ChainLead:
     # --- healing ------------------------------------------------------------------------------------------------------
 
     async def check_lead(self) -> None:
-        """As :meth:`LogLead.check_lead`: only a takeover tells."""
+        """As :meth:`LogLead.check_lead`."""
+        newest = (await read_log(self._access.store, self.name, log_id=self.log_id)).value.newest
+        if newest is None or newest.owner != self._owner:
+            raise self._taken_over()
+
+    def _taken_over(self) -> NotLeaderError:
+        return NotLeaderError(
+            f"log {self.name}: this client no longer leads (another client has taken it over)", may_have_happened=False
+        )
 
     async def heal(self) -> ActiveSegment:
         """As :meth:`LogLead.heal`."""
@@ -198,12 +206,7 @@ class ChainLead:
                     continue
                 self.upkeep.list_changed(document)
                 if document.newest is not None and document.newest.owner != self._owner:
-                    on_end(
-                        NotLeaderError(
-                            f"log {self.name}: this client no longer leads (another client has taken it over)",
-                            may_have_happened=False,
-                        )
-                    )
+                    on_end(self._taken_over())
 
     async def abandon(self) -> None:
         """As :meth:`LogLead.abandon`."""

@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.document import Retention
 from octavo.client.log.entries import Gap
+from octavo.client.log.lock import LogLock
 from octavo.client.log.status import SegmentStatus
 from octavo.client.log.view import LogView
 from octavo.client.log.writer import LogWriter
-from octavo.metadata.store import Lease
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 from octavo.protocol.quorums import Quorums
 
@@ -41,7 +41,7 @@ class LogLayout(Protocol):
     def view(self) -> LogView:
         """What the handle sees."""
 
-    async def take_over(self, lease: Lease | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
+    async def take_over(self, lease: LogLock | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
         """Take the log over at once, and give its writer, which holds ``lease``, if any, and calls ``on_close`` when it
         is closed. Raises as ``Log.lead``, and :class:`LeaseLostError` where the lease ended before it led: then another
         client that leads has not been disturbed (rule P3)."""

@@ -55,7 +55,7 @@ class LogLead(Protocol):
         """What is to be done once a minute."""
 
     async def check_lead(self) -> None:
-        """Raise :class:`NotLeaderError` if it is known already that another client leads."""
+        """Read the metadata; raise :class:`NotLeaderError` if another client leads by now, :class:`NoSuchLogError`."""
 
     async def heal(self) -> ActiveSegment:
         """Take the log over from itself, after the active segment has failed and was abandoned (rule P5). The segment

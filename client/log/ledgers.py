@@ -1,9 +1,10 @@
 """What a log asks of its client about ledgers: allocate, create, end, read and delete them."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.client.arguments import Protection
+from octavo.client.counts import ClientCounts
 from octavo.client.log.document import SegmentEnd
 from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.options import ClientOptions
@@ -56,6 +57,8 @@ class LedgerAccess:
     streams: Streams
     on_cursors_not_stored: Callable[[], object]
     """Counts an attempt to store positions of cursors that failed."""
+    counts: ClientCounts = field(default_factory=ClientCounts)
+    """What the client counts."""
 
     async def end_of(self, ledger_id: LedgerId, password: bytes) -> SegmentEnd | None:
         """How the ledger ended; one that is not closed is recovered and closed first. None when it does not exist.

@@ -28,6 +28,7 @@ from octavo.client.log.entries import Gap, LogEntry, LogExtent
 from octavo.client.log.iteration import EntryIteration
 from octavo.client.log.layout import LogLayout
 from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.lock import LogLock
 from octavo.client.log.names import check_cursor_name, lock_name
 from octavo.client.log.outcomes import check_kept, count_added, doubt_of
 from octavo.client.log.own_writers import OwnWriters
@@ -36,7 +37,6 @@ from octavo.client.log.view import Place, last_of
 from octavo.client.log.writer import LogWriter
 from octavo.client.opening import Opening
 from octavo.client.read.reader import LedgerReader
-from octavo.metadata.store import Lease
 from octavo.protocol.errors import (
     InvalidArgumentError,
     LeaseLostError,
@@ -456,7 +456,8 @@ class Log(Closable):
 
     async def _lead(self, holder: str) -> LogWriter:
         while True:
-            lease = await self._store.lock(lock_name(self.log_id), holder)
+            lock = lock_name(self.log_id)
+            lease = LogLock(self._store, lock, holder, await self._store.lock(lock, holder))
             try:
                 return await self._take_over(lease)
             except LeaseLostError as error:
@@ -466,7 +467,7 @@ class Log(Closable):
                 await lease.release()
                 raise
 
-    async def _take_over(self, lease: Lease | None) -> LogWriter:
+    async def _take_over(self, lease: LogLock | None) -> LogWriter:
         def closed(writer: LogWriter) -> None:
             self._own.closed(writer)
             self._on_writer_closed(writer)

@@ -1,4 +1,5 @@
-"""The writers that one handle on a log has made: how far they have got, and that one of them leads at a time."""
+"""The writers that one handle on a log has made: how far they have got, and that one of them leads at a time (rule
+P14)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

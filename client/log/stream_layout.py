@@ -8,6 +8,7 @@ from octavo.client.log.document import Retention
 from octavo.client.log.entries import Gap
 from octavo.client.log.layout import LayoutStatus, changed_in_a_loop, check_not_beyond
 from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.lock import LogLock
 from octavo.client.log.stream_changes import ForgetTruncation, NoteTruncation, SetStreamRetention
 from octavo.client.log.stream_document import StreamLogDocument, Truncating
 from octavo.client.log.stream_housekeeping import StreamHousekeeper
@@ -17,7 +18,7 @@ from octavo.client.log.stream_view import StreamView
 from octavo.client.log.update import read_root, update_stream_log
 from octavo.client.log.writer import LogWriter
 from octavo.metadata.settling import ATTEMPTS_MAX
-from octavo.metadata.store import Lease, Versioned
+from octavo.metadata.store import Versioned
 from octavo.metadata.stream_changes import SealStream
 from octavo.metadata.stream_model import StreamMetadata
 from octavo.metadata.update import update_stream
@@ -57,7 +58,7 @@ class StreamLayout:
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
-    async def take_over(self, lease: Lease | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
+    async def take_over(self, lease: LogLock | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
         """Take the log over at once."""
 
         def closed(writer: LogWriter) -> None:

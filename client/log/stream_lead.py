@@ -19,6 +19,7 @@ from octavo.client.log.document import LogState
 from octavo.client.log.holding import CheckHeld, held_by, needs_no_lock
 from octavo.client.log.lead import LeadHost
 from octavo.client.log.ledgers import LedgerAccess
+from octavo.client.log.lock import LogLock
 from octavo.client.log.names import list_document
 from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.stream_changes import ForgetTruncation
@@ -30,7 +31,7 @@ from octavo.client.stream.streams import NewTermSegment, checked_secrets
 from octavo.client.stream.term_segment import TermSegment
 from octavo.client.write.writer import DRAIN_SHARE
 from octavo.metadata.paging import tidy_stream
-from octavo.metadata.store import Lease, Versioned
+from octavo.metadata.store import Versioned
 from octavo.metadata.stream_model import StreamMetadata, StreamState
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import (
@@ -294,7 +295,7 @@ async def take_over_stream(
     password: bytes,
     *,
     upkeep: StreamHousekeeper,
-    lease: Lease | None,
+    lease: LogLock | None,
     on_close: Callable[[LogWriter], object],
     on_root: Callable[[Versioned[StreamMetadata]], object],
 ) -> LogWriter:

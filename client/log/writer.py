@@ -25,35 +25,28 @@ from octavo.client.log.adds import AddFront, Run, copy_error
 from octavo.client.log.lead import LogLead
 from octavo.client.log.ledgers import LedgerAccess, used_before
 from octavo.client.log.life import NEXT, Life
+from octavo.client.log.lock import LogLock
+from octavo.client.log.losing import FINAL, LeadLoss, as_lost, not_leader, wait_lock_lost
 from octavo.client.log.quorum_change import QuorumChange
 from octavo.client.log.view import Reach
 from octavo.client.same_loop import check_loop
 from octavo.client.supervisor import Supervisor
 from octavo.client.write.writer import DRAIN_SHARE
-from octavo.metadata.store import Lease
 from octavo.protocol.errors import (
     ClientClosedError,
     DuplicateEntryError,
     InternalError,
     InvalidArgumentError,
     LedgerFencedError,
-    LogDamagedError,
-    LogSealedError,
+    NoSuchLedgerError,
     NoSuchLogError,
     NotLeaderError,
     OctavoError,
-    UnauthorizedError,
     UnderReplicatedError,
 )
 from octavo.protocol.ids import LedgerId
 
 log = logging.getLogger("octavo.client")
-
-_FINAL: Final = (
-    *(NotLeaderError, NoSuchLogError, LogSealedError, LogDamagedError),
-    *(UnauthorizedError, ClientClosedError, InternalError),
-)
-"""Failures of a takeover after which trying again is no use."""
 
 _HEAL_SECONDS_MAX: Final = 5.0
 """Longest pause between attempts to heal: what callers wait at most once the cluster is well again."""
@@ -74,7 +67,7 @@ class LogWriter(AddFront, Closable):
         access: LedgerAccess,
         lead: LogLead,
         *,
-        lease: Lease | None,
+        lease: LogLock | None,
         on_close: Callable[["LogWriter"], object],
     ) -> None:
         """``lead``: as just taken over. ``lease``: the lock that is held, if any."""
@@ -101,14 +94,16 @@ class LogWriter(AddFront, Closable):
         self._drained: asyncio.Future[None] | None = None
         self._moved = asyncio.Event()
         """Set when the life moves on."""
-        self.lost = asyncio.Event()
-        """Set once this client no longer leads: stop whatever else you do as the leader."""
+        self._loss = LeadLoss(self._name, access.counts)
+        self.lost = self._loss.event
+        """Set once this client no longer leads: stop whatever else you do as the leader. :attr:`lost_reason` says
+        why."""
         self._supervisor = Supervisor(f"octavo writer of log {self._name}", self._defect)
         self._supervisor.start(self._roll_by_age())
         self._supervisor.start(self._keep_house())
         self._supervisor.start(lead.watch(self._end_unless_busy))
         if lease is not None:
-            self._supervisor.start(self._watch_lease(lease))
+            self._supervisor.start(self._keep_lock(lease))
         self._listen_to(lead.active)
 
     def __repr__(self) -> str:
@@ -133,6 +128,11 @@ class LogWriter(AddFront, Closable):
     def end(self) -> int:
         """The position after the last acknowledged add."""
         return self._acknowledged_stop
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why this client lost the lead, in words; None while it leads, and where the program has closed the writer."""
+        return self._loss.reason
 
     @property
     def closed(self) -> bool:
@@ -203,13 +203,10 @@ class LogWriter(AddFront, Closable):
             self._end(used_before(self._name, segment.ledger_id, error.message))
             return
         if self._life is Life.LOST or (self._closing is not None and not self._runs):
-            self._end(self._failure or _as_lost(self._name, error))
+            self._end(self._failure or as_lost(self._name, error))
             return
         self._hold()
         self._move(Life.HEALING)
-        log.warning(
-            "log %s: its segment failed; the leader tries to continue in a new one: %s", self._name, error.message
-        )
         self._supervisor.start(self._heal(error))
 
     # --- healing ------------------------------------------------------------------------------------------------------
@@ -219,16 +216,16 @@ class LogWriter(AddFront, Closable):
         await self._stop_rolling()
         pause = self._options.resend_delay_seconds
         began = self._loop.time()
-        if isinstance(error, LedgerFencedError) and not await self._is_lost():
-            # Another client may be taking the log over now. Without the pause the two would fence each other in turn
-            # (rule L4).
-            await asyncio.sleep(self._access.uniform(1, 8) * self._options.log_duel_pause_seconds)
+        if not await self._is_lost_to_rival(error):
+            log.warning(
+                "log %s: its segment failed; the leader tries to continue in a new one: %s", self._name, error.message
+            )
         async with self._turns:
             await self._active.writer.abandon()
             while self._life is Life.HEALING:
                 try:
                     active = await self._lead.heal()
-                except _FINAL as failure:
+                except FINAL as failure:
                     self._end(failure)
                     return
                 except OctavoError as failure:
@@ -237,14 +234,27 @@ class LogWriter(AddFront, Closable):
                     pause = min(2 * pause, _HEAL_SECONDS_MAX)
                 else:
                     await self._healed(active)
+                    log.info("log %s: healed after %.3f s", self._name, self._loop.time() - began)
                     break
-        log.info("log %s: healed after %.3f s", self._name, self._loop.time() - began)
+
+    async def _is_lost_to_rival(self, error: OctavoError) -> bool:
+        """Whether a failure of the segment is known to be another client's takeover, or the deletion of the log."""
+        if not isinstance(error, LedgerFencedError | NoSuchLedgerError):
+            return False
+        if await self._is_lost():
+            return True
+        if isinstance(error, NoSuchLedgerError):
+            return False
+        # Another client may be taking the log over now. Without the pause the two would fence each other in turn (rule
+        # L4).
+        await asyncio.sleep(self._access.uniform(1, 8) * self._options.log_duel_pause_seconds)
+        return self._life is not Life.HEALING or await self._is_lost()
 
     async def _is_lost(self) -> bool:
         """Whether another client is known to lead: then there is no duel, and nothing to wait for."""
         try:
             await self._lead.check_lead()
-        except NotLeaderError as error:
+        except (NotLeaderError, NoSuchLogError) as error:
             self._end(error)
             return True
         except OctavoError:
@@ -434,26 +444,35 @@ class LogWriter(AddFront, Closable):
 
     # --- losing the lead ----------------------------------------------------------------------------------------------
 
-    async def _watch_lease(self, lease: Lease) -> None:
-        await lease.wait_lost()
+    async def _keep_lock(self, lock: LogLock) -> None:
+        error = await wait_lock_lost(
+            lock,
+            self._lead,
+            self._access.counts,
+            lease_seconds=self._options.lease_seconds,
+            leads=lambda: self._life in (Life.WRITING, Life.HEALING),
+        )
         if self._life is Life.ENDED:
             return
-        self._failure = self._failure or _not_leader(self._name, "its lock was lost")
+        self._failure = self._failure or error
+        self._loss.note(self._failure, is_of_lock=True)
         if self._life is Life.HEALING:
             self._end(self._failure)
             return
         self._move(Life.LOST)
-        self.lost.set()
         self._refuse_unsent(self._failure)
         await self._stop_rolling()
 
-    def _end(self, error: OctavoError) -> None:
-        """Nothing is added any more."""
+    def _end(self, error: OctavoError, *, is_closing: bool = False) -> None:
+        """Nothing is added any more: the lead is lost, or the program closes the writer."""
         if self._life is Life.ENDED:
             return
         self._failure = self._failure or error
         self._move(Life.ENDED)
-        self.lost.set()
+        if is_closing:
+            self.lost.set()
+        else:
+            self._loss.note(self._failure)
         if self._drained is not None:
             self._drained.cancel()
             self._drained = None
@@ -521,10 +540,10 @@ class LogWriter(AddFront, Closable):
             if pending and self._failure is not None:
                 failure = copy_error(self._failure)
             elif self._runs or self._payloads or self._queue:
-                failure = _not_leader(self._name, "it was closed before the add was acknowledged")
+                failure = not_leader(self._name, "it was closed before the add was acknowledged")
         finally:
             if short is None:
-                self._end(failure or ClientClosedError(f"log {self._name}: this writer is closed"))
+                self._end(failure or ClientClosedError(f"log {self._name}: this writer is closed"), is_closing=True)
                 await self._let_go()
         if short is not None:
             self._closing = None  # the next call tries again
@@ -561,7 +580,7 @@ class LogWriter(AddFront, Closable):
         self._closing.result()
 
     async def _abandon(self) -> None:
-        self._end(ClientClosedError(f"log {self._name}: this writer is closed"))
+        self._end(ClientClosedError(f"log {self._name}: this writer is closed"), is_closing=True)
         await self._let_go()
 
     async def _let_go(self) -> None:
@@ -571,12 +590,3 @@ class LogWriter(AddFront, Closable):
             with contextlib.suppress(OctavoError):
                 await self._lease.release()
         self._on_close(self)
-
-
-def _not_leader(name: str, why: str = "") -> NotLeaderError:
-    reason = f" ({why})" if why else ""
-    return NotLeaderError(f"log {name}: this client no longer leads{reason}", may_have_happened=False)
-
-
-def _as_lost(name: str, error: OctavoError) -> OctavoError:
-    return error if isinstance(error, _FINAL) else _not_leader(name, error.message)

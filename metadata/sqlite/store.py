@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from octavo.metadata.boot_time import boot_time_seconds
 from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
-from octavo.metadata.records import ClusterOrigin, Kind, Listener, Record, RecordStore, Unchanged
+from octavo.metadata.records import SESSION_KINDS, ClusterOrigin, Kind, Listener, Record, RecordStore, Unchanged
 from octavo.metadata.sqlite.database import Database
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
 from octavo.protocol.errors import (
@@ -121,8 +121,8 @@ class SqliteRecordStore(RecordStore):
         if changes.records:
             self._report(None, None)
         elif changes.sessions:
-            self._report(Kind.BOOKIE, None)
-            self._report(Kind.LOCK, None)
+            for kind in SESSION_KINDS:
+                self._report(kind, None)
 
     async def close(self) -> None:
         self.watching(False)

@@ -16,6 +16,7 @@ path                            holds
 ``bookies/registered/BOOKIE``   a live bookie; ephemeral
 ``bookies/incarnations/BOOKIE`` changed whenever the bookie is registered: see below
 ``locks/NAME``                  the holder of a lock; ephemeral
+``waiters/NAME~TOKEN``          a client that waits for the lock; ephemeral. The folder is made with the first of them
 ==============================  ==================================================================================
 
 ZooKeeper counts a node's versions from 0 whenever the node is created again, so a compare-and-set on the version alone
@@ -157,6 +158,7 @@ _FOLDER_OF: Final = {
     Kind.COOKIE: "cookies",
     Kind.BOOKIE: "bookies/registered",
     Kind.LOCK: "locks",
+    Kind.WAITER: "waiters",
 }
 
 GUARDED: Final = frozenset({Kind.DOCUMENT, Kind.COOKIE})

@@ -146,7 +146,7 @@ class SessionRecords:
                 if kind is Kind.BOOKIE:
                     made = await self._register(operation, key, value, take_over=take_over, unchanged=unchanged)
                 else:
-                    made = await self._lock(operation, key, value)
+                    made = await self._make((kind, key), operation, value)
         except SessionGoneError:
             return None
         except BaseException:
@@ -194,8 +194,9 @@ class SessionRecords:
 
     # --- how -------------------------------------------------------------------------------------------------------
 
-    async def _lock(self, operation: Operation, key: str, value: bytes) -> tuple[Stat, int | None] | None:
-        path = self._paths.node(Kind.LOCK, key)
+    async def _make(self, thing: Thing, operation: Operation, value: bytes) -> tuple[Stat, int | None] | None:
+        """Make the record of a lock or of a waiter, if there is none."""
+        path = self._paths.node(*thing)
         session_id = self._session_id
 
         async def settle() -> Answer | None:
@@ -206,11 +207,16 @@ class SessionRecords:
 
         request = create(path, value, self._nodes.acl, ephemeral=True)
         made = await self._nodes.change(operation, request, settle, session_id=session_id)
-        if made.code == NODE_EXISTS and (Kind.LOCK, key) in self._doubtful:
+        if made.code == NO_NODE and thing[0] is Kind.WAITER:
+            folder = create(self._paths.folder(Kind.WAITER), b"", self._nodes.acl)
+            (answer,) = await self._nodes.ask(folder)
+            self._nodes.expect(answer, path, NODE_EXISTS)
+            made = await self._nodes.change(operation, request, settle, session_id=session_id)
+        if made.code == NODE_EXISTS and thing in self._doubtful:
             # Perhaps it was made by an earlier call of this handle that got no answer.
             found = await settle()
             if found is not None and found.code == OK:
-                await self._remove((Kind.LOCK, key), session_id)
+                await self._remove(thing, session_id)
                 made = await self._nodes.change(operation, request, settle, session_id=session_id)
         self._nodes.expect(made, path, NODE_EXISTS)
         return None if made.code == NODE_EXISTS else (made.value, None)

@@ -214,8 +214,9 @@ class ZooKeeperRecordStore(RecordStore):
             if kind is Kind.LEDGER:
                 return await self._list_ledgers(after, limit)
             names = await self.nodes.children(self.paths.folder(kind))
-            if names is None:
+            if names is None and kind is not Kind.WAITER:
                 self.nodes.refuse(NO_NODE, self.paths.folder(kind))
+            names = names or []  # the folder of waiters is made with the first of them
             keys = [key for key in map(unescape, names) if key.startswith(prefix) and key > after]
             return sorted(keys)[:limit]
 

@@ -248,31 +248,6 @@ def test_at_rest_the_last_entry_is_read_for_its_time() -> None:
     assert store.current.last_fragment.opened_at_ms == 500
 
 
-@pytest.mark.parametrize("rests", [True, False])
-def test_a_takeover_that_starts_over_keeps_nothing(rests: bool) -> None:
-    """The bookies that it asked are no longer those of the stream (rule T14)."""
-    store = Store(stream())
-    if rests:
-        store.settle(Rest(store.current.last_fragment, TermEnd(place(1, 4), 99)))
-    takeover = begun(store, "mine", wants_time=True)
-    takeover.start_over()
-    takeover.check_invariants()
-    assert takeover.state() == Takeover("mine", wants_time=True).state()
-    store.current = replace(store.current, fragments=(replace(store.current.last_fragment, bookies=ABD),))
-    begin(takeover, store)
-    assert takeover.base.bookies == ABD
-
-
-def test_a_takeover_that_is_over_does_not_start_over() -> None:
-    store = Store(stream())
-    takeover = begun(store, "mine")
-    recover(takeover, {})
-    store.settle(takeover.open_term(ABC, 9))
-    takeover.on_opened(store.current)
-    with pytest.raises(AssertionError):
-        takeover.start_over()
-
-
 @pytest.mark.parametrize("wants_time", [True, False])
 def test_at_rest_nothing_is_read_of_an_empty_fragment_or_for_a_client_that_wants_no_time(wants_time: bool) -> None:
     store = Store(stream())

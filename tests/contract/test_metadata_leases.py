@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 from octavo.metadata import BookieState, MetadataStore
+from octavo.metadata.handle import RecordMetadataStore
 from octavo.protocol.errors import LeaseLostError, MetadataConflictError
 from octavo.protocol.ids import BookieId
 from support.metadata_clusters import LEASE_SECONDS, Cluster, cookie, registration, soon, until
+from support.waiting import eventually
 
 # --- bookies -------------------------------------------------------------------------------------------------------
 
@@ -266,6 +268,69 @@ async def test_lock_goes_to_a_waiting_client_and_is_held_by_one_at_a_time(cluste
     await soon(asyncio.gather(*(work(number) for number in range(6))))
     assert order == sorted(set(order))
     assert len(order) == 6
+
+
+async def _wait_in_line(handle: RecordMetadataStore, count: int) -> None:
+    async def are_there() -> bool:
+        return await handle._line.waiting("leader") == count
+
+    await eventually(are_there)
+
+
+async def test_a_lock_goes_to_waiting_clients_in_the_order_in_which_they_came(cluster: Cluster) -> None:
+    """Also where its holder gives it back and wants it again at once."""
+    handles = [await cluster.open() for _ in range(3)]
+    got: list[str] = []
+
+    async def wait(name: str, handle: MetadataStore) -> None:
+        lease = await handle.lock("leader", name)
+        got.append(name)
+        await lease.release()
+
+    held = await handles[0].lock("leader", "first")
+    waiting = []
+    for number, handle in enumerate((handles[1], handles[2], handles[1], handles[0]), 1):
+        waiting.append(asyncio.create_task(wait(f"waiter {number}", handle)))
+        await _wait_in_line(handles[0], number)
+    assert await handles[2].try_lock("leader", "hasty") is None
+    await held.release()
+    waiting.append(asyncio.create_task(wait("first again", handles[0])))
+    await soon(asyncio.gather(*waiting))
+    assert got == ["waiter 1", "waiter 2", "waiter 3", "waiter 4", "first again"]
+    await _wait_in_line(handles[0], 0)
+
+
+async def test_a_free_lock_that_others_wait_for_is_not_taken_by_a_client_that_comes_late(cluster: Cluster) -> None:
+    """The one that waits first is slow."""
+    slow, hasty = await cluster.open(), await cluster.open()
+    place = await slow._line.wait_turn("leader", "slow")
+    assert await hasty.try_lock("leader", "hasty") is None
+    late = asyncio.create_task(hasty.lock("leader", "hasty"))
+    await _wait_in_line(slow, 2)
+    assert await slow.read_lock("leader") is None
+    assert not late.done()
+    await place.release()
+    lease = await soon(late)
+    await lease.release()
+
+
+async def test_clients_that_stop_waiting_or_die_leave_the_line(cluster: Cluster) -> None:
+    holder, dead, patient = [await cluster.open() for _ in range(3)]
+    held = await holder.lock("leader", "holder")
+    first = asyncio.create_task(dead.lock("leader", "dead"))
+    await _wait_in_line(holder, 1)
+    cancelled = asyncio.create_task(holder.lock("leader", "cancelled"))
+    await _wait_in_line(holder, 2)
+    last = asyncio.create_task(patient.lock("leader", "patient"))
+    await _wait_in_line(holder, 3)
+    cancelled.cancel()
+    await _wait_in_line(holder, 2)
+    await cluster.advance(LEASE_SECONDS + 1, asleep=dead)
+    await held.release()
+    lease = await soon(last)
+    await lease.release()
+    first.cancel()
+    await asyncio.wait([first, cancelled])
 
 
 async def test_lock_of_a_dead_process_goes_to_a_waiting_client(cluster: Cluster) -> None:

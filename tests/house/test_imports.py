@@ -112,6 +112,7 @@ ROOMS = {
         {
             "client.arguments",
             "client.closable",
+            "client.counts",
             "client.opening",
             "client.same_loop",
             "client.options",

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from octavo.metadata.leases import LeaseKeeper
+from octavo.metadata.leases import RENEWALS_PER_LEASE, LeaseKeeper
 from octavo.metadata.memory import MemoryRecordStore, MemoryServer
 from octavo.metadata.records import Kind, Unchanged
 from octavo.metadata.store import Version
@@ -19,6 +19,7 @@ class Unreliable(MemoryRecordStore):
     lost."""
 
     silent = False
+    silent_renewals = False
     acts = False
     may_answer: asyncio.Event | None = None
     """The answer to the making of a record waits for this; ``making`` tells that it does."""
@@ -43,6 +44,11 @@ class Unreliable(MemoryRecordStore):
             self.making = True
             await self.may_answer.wait()
         return made
+
+    async def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+        if self.silent_renewals:
+            raise MetadataUnavailableError("no answer")
+        return await super().renew_session(session, lease_seconds)
 
     async def delete_in_session(self, kind: Kind, key: str, session: str) -> bool:
         if not self.silent or self.acts:
@@ -191,3 +197,51 @@ async def test_the_same_process_can_have_the_lock_again(processes: tuple[Process
     assert not await other.lock(), "the lock that was taken since is not released"
     for process in processes:
         await process.keeper.close()
+
+
+# --- why a lease was lost ---------------------------------------------------------------------------------------------
+
+
+async def test_a_lease_that_was_not_renewed_says_how_late_and_whether_the_store_or_the_process_was_silent() -> None:
+    now = 100.0
+    server = MemoryServer(clock=lambda: now)
+    records = Unreliable(server)
+    keeper = LeaseKeeper(records, LEASE_SECONDS, lambda: now, lambda: f"session at {now}")
+    stood_still = await keeper.acquire(Kind.LOCK, "a", b"", take_over=False)
+    assert stood_still is not None
+    assert stood_still.loss is None
+    now += 13.0
+    late = "the lease of 10 s was not renewed for 13.0 s: was the event loop blocked, or the process stopped?"
+    assert stood_still.loss == (late, True), "by its own clock"
+    await keeper.renew()
+    assert stood_still.loss == (late, True)
+
+    unanswered = await keeper.acquire(Kind.LOCK, "b", b"", take_over=False)
+    assert unanswered is not None
+    records.silent_renewals = True
+    for _ in range(4):
+        now += LEASE_SECONDS / RENEWALS_PER_LEASE
+        await keeper.renew()
+    assert unanswered.loss is not None
+    assert unanswered.loss.reason.startswith("the lease of 10 s was not renewed for 13.3 s: the metadata store did not")
+    assert unanswered.loss.ran_out
+    records.silent_renewals = False
+
+    ended = await keeper.acquire(Kind.LOCK, "c", b"", take_over=False)
+    assert ended is not None
+    server.end_session(ended.session)
+    await keeper.renew()
+    assert ended.loss == ("the metadata store has ended its session", True)
+
+    taken = await keeper.acquire(Kind.LOCK, "d", b"", take_over=False)
+    assert taken is not None
+    server.delete(Kind.LOCK, "d", expected=None, session=taken.session)
+    await keeper.renew()
+    assert taken.loss == ("another process has taken it, or it was deleted by hand", False)
+
+    released = await keeper.acquire(Kind.LOCK, "e", b"", take_over=False)
+    assert released is not None
+    await released.release()
+    now += 2 * LEASE_SECONDS
+    assert released.loss == ("it was released", False)
+    await keeper.close()

@@ -1,0 +1,196 @@
+"""A leader that loses the lead says so once, and why; and one whose lease ran out while no other client wants the log
+leads on in its term (rule P18)."""
+
+import asyncio
+import logging
+import re
+from typing import NamedTuple
+
+import pytest
+from octavo.metadata.handle import RecordMetadataStore
+from octavo.protocol.errors import NotLeaderError
+from support.log_cluster import LogCluster, collect
+from support.metadata_clusters import LEASE_SECONDS
+from support.waiting import WAIT_SECONDS, eventually
+
+import octavo
+
+LEADS_LOST = "octavo_client_leads_lost_total"
+GOT_AGAIN = "octavo_client_locks_got_again_total"
+LATE = r"the lease of 10 s was not renewed for 1\d\.\d s: was the event loop blocked, or the process stopped\?"
+ENDED = r"the metadata store has ended its session"
+"""With ZooKeeper, whose sessions a test ends, without a clock."""
+
+
+class Leader(NamedTuple):
+    client: octavo.Client
+    handle: RecordMetadataStore
+    writer: octavo.LogWriter
+
+
+@pytest.fixture(autouse=True)
+def _all_records(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "octavo.client")
+
+
+async def leader_of(logs: LogCluster) -> Leader:
+    """A client that has created a log, and leads it."""
+    client = await logs.client()
+    handle = logs.metadata.handles[-1]
+    log = await client.create_log("orders", layout=logs.layout, full_copies=logs.full_copies)  # type: ignore[arg-type]
+    writer = await log.lead()
+    await writer.add(b"0")
+    return Leader(client, handle, writer)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings so far."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def run_out(logs: LogCluster, leader: Leader) -> None:
+    """The leader's process stands still for longer than its lease, and comes back."""
+    await logs.metadata.advance(LEASE_SECONDS + 1, asleep=leader.handle)
+    await leader.handle.renew_leases()
+
+
+async def _is_wanted(leader: Leader) -> bool:
+    """Whether another client waits for the lock."""
+    assert leader.writer._lease is not None
+    return await leader.handle._line.waiting(leader.writer._lease._name) == 1
+
+
+async def _lead(log: octavo.Log) -> octavo.LogWriter:
+    return await log.lead()
+
+
+async def test_a_leader_that_was_taken_over_from_says_so_once(
+    logs: LogCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = await leader_of(logs)
+    other = await (await logs.client()).open_log("orders")
+    async with other.take_over() as successor:
+        await asyncio.wait_for(leader.writer.lost.wait(), WAIT_SECONDS)
+        assert leader.writer.lost_reason == "another client has taken it over"
+        with pytest.raises(NotLeaderError, match="another client has taken it over"):
+            await leader.writer.add(b"late")
+        assert said(caplog) == ["log orders: this client does not lead any more: another client has taken it over"]
+        assert leader.client.metrics()[LEADS_LOST] == {"NotLeader": 1}
+        assert successor.lost_reason is None
+    await leader.writer.close()
+    assert len(said(caplog)) == 1
+
+
+async def test_a_leader_that_adds_while_it_is_taken_over_does_not_say_that_it_continues(
+    logs: LogCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = await leader_of(logs)
+    other = await (await logs.client()).open_log("orders")
+    adding = [asyncio.ensure_future(leader.writer.add(b"%d" % number)) for number in range(50)]
+    async with other.take_over():
+        results = await asyncio.wait_for(asyncio.gather(*adding, return_exceptions=True), WAIT_SECONDS)
+        assert all(isinstance(one, int | NotLeaderError) for one in results)
+        await asyncio.wait_for(leader.writer.lost.wait(), WAIT_SECONDS)
+    assert len(said(caplog)) == 1
+    assert "does not lead any more" in said(caplog)[0]
+
+
+async def test_a_leader_that_continues_says_so(logs: LogCluster, caplog: pytest.LogCaptureFixture) -> None:
+    leader = await leader_of(logs)
+    segments = sorted(await logs.ledgers())
+    await logs.end_segment_by_hand(await logs.client(), segments[-1])
+    assert await asyncio.wait_for(leader.writer.add(b"1"), WAIT_SECONDS) == 1
+    await eventually(lambda: any("tries to continue" in text for text in said(caplog)))
+    assert await asyncio.wait_for(leader.writer.add(b"2"), WAIT_SECONDS) == 2
+    assert leader.writer.lost_reason is None
+    assert leader.client.metrics()[LEADS_LOST] == {}
+    await leader.writer.close()
+
+
+async def test_a_closed_writer_has_lost_nothing(logs: LogCluster, caplog: pytest.LogCaptureFixture) -> None:
+    leader = await leader_of(logs)
+    await leader.writer.close()
+    assert leader.writer.lost.is_set()
+    assert leader.writer.lost_reason is None
+    assert said(caplog) == []
+    assert leader.client.metrics()[LEADS_LOST] == {}
+
+
+# --- the lease --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lease_that_ran_out_while_no_other_client_wants_the_log_is_got_again(
+    logs: LogCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = await leader_of(logs)
+    for number in range(1, 4):
+        await run_out(logs, leader)
+        await eventually(lambda count=number: leader.client.metrics()[GOT_AGAIN] == count)
+        assert await leader.writer.add(b"%d" % number) == number
+    assert not leader.writer.lost.is_set()
+    assert leader.writer.term == 1
+    assert len(said(caplog)) == 3
+    assert all("leads on" in text for text in said(caplog))
+    other = await (await logs.client()).open_log("orders")
+    waiting = asyncio.ensure_future(_lead(other))
+    await leader.writer.close()
+    async with await asyncio.wait_for(waiting, WAIT_SECONDS) as successor:
+        assert await successor.add(b"4") == 4
+    assert len(await collect(other, 0, 5)) == 5
+
+
+async def test_a_lease_that_ran_out_while_another_client_waits_is_lost(
+    logs: LogCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = await leader_of(logs)
+    other = await (await logs.client()).open_log("orders")
+    waiting = asyncio.ensure_future(_lead(other))
+    await eventually(lambda: _is_wanted(leader))
+    await run_out(logs, leader)
+    successor = await asyncio.wait_for(waiting, WAIT_SECONDS)
+    await asyncio.wait_for(leader.writer.lost.wait(), WAIT_SECONDS)
+    assert leader.writer.lost_reason is not None
+    assert await successor.add(b"1") == 1
+    lost = [text for text in said(caplog) if "does not lead any more" in text]
+    assert len(lost) == 1
+    assert not successor.lost.is_set()
+    assert sum(leader.client.metrics()[LEADS_LOST].values()) == 1
+    await leader.writer.close()
+    await successor.close()
+
+
+async def test_the_reason_of_a_lease_that_was_lost_says_how_late_it_was(
+    logs: LogCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = await leader_of(logs)
+    other = await logs.metadata.open()
+    await logs.metadata.advance(LEASE_SECONDS + 1, asleep=leader.handle)
+    held = await asyncio.wait_for(other.lock(leader.writer._lease._name, "another"), WAIT_SECONDS)  # type: ignore[union-attr]
+    await leader.handle.renew_leases()
+    await asyncio.wait_for(leader.writer.lost.wait(), WAIT_SECONDS)
+    (text,) = said(caplog)
+    reason = leader.writer.lost_reason or ""
+    assert text == f"log orders: this client does not lead any more: {reason}"
+    assert reason.endswith("Another client has the lock by now, or waits for it")
+    assert re.match(rf"({LATE}|{ENDED})\. ", reason), reason
+    assert leader.client.metrics()[LEADS_LOST] == {"Lease": 1}
+    with pytest.raises(NotLeaderError, match=r"this client no longer leads \(the "):
+        await leader.writer.add(b"late")
+    await held.release()
+    await leader.writer.close()
+
+
+async def test_a_lease_that_ran_out_while_another_client_led_is_lost(logs: LogCluster) -> None:
+    """That client is gone again, and its lock is free."""
+    leader = await leader_of(logs)
+    other = await (await logs.client()).open_log("orders")
+    await logs.metadata.advance(LEASE_SECONDS + 1, asleep=leader.handle)
+    async with asyncio.timeout(WAIT_SECONDS):
+        async with other.lead() as successor:
+            assert await successor.add(b"1") == 1
+        await leader.handle.renew_leases()
+        await leader.writer.lost.wait()
+    assert leader.writer.lost_reason
+    await leader.writer.close()
+    async with asyncio.timeout(WAIT_SECONDS), other.lead() as successor:
+        assert await successor.add(b"2") == 2
