@@ -142,7 +142,10 @@ class LeaderSteps:
         newest = document.newest
         if self.healing and (newest is None or newest.owner != self.owner):
             self._stop(
-                NotLeaderError(f"log {document.name} has been taken over by another client", may_have_happened=False)
+                NotLeaderError(
+                    f"log {document.name}: this client no longer leads (another client has taken it over)",
+                    may_have_happened=False,
+                )
             )
             return
         self._document, self.ends = document, {}

@@ -216,10 +216,18 @@ class LogWriter(AddFront, Closable):
         await self._stop_rolling()
         pause = self._options.resend_delay_seconds
         began = self._loop.time()
-        if not await self._is_lost_to_rival(error):
-            log.warning(
-                "log %s: its segment failed; the leader tries to continue in a new one: %s", self._name, error.message
-            )
+        # Whether a leader that was fenced continues is known once it has a new segment.
+        is_fenced = isinstance(error, LedgerFencedError)
+        if not (is_fenced or isinstance(error, NoSuchLedgerError)) or not await self._is_lost():
+            if is_fenced:
+                # Another client may be taking the log over now. Without the pause the two would fence each other in
+                # turn (rule L4).
+                await asyncio.sleep(self._access.uniform(1, 8) * self._options.log_duel_pause_seconds)
+            else:
+                log.warning(
+                    "log %s: its segment failed; the leader tries to continue in a new one: %s",
+                    *(self._name, error.message),
+                )
         async with self._turns:
             await self._active.writer.abandon()
             while self._life is Life.HEALING:
@@ -234,24 +242,13 @@ class LogWriter(AddFront, Closable):
                     pause = min(2 * pause, _HEAL_SECONDS_MAX)
                 else:
                     await self._healed(active)
-                    log.info("log %s: healed after %.3f s", self._name, self._loop.time() - began)
+                    level = logging.WARNING if is_fenced else logging.INFO
+                    seconds = self._loop.time() - began
+                    log.log(level, "log %s: healed after %.3f s (%s)", self._name, seconds, error.message)
                     break
 
-    async def _is_lost_to_rival(self, error: OctavoError) -> bool:
-        """Whether a failure of the segment is known to be another client's takeover, or the deletion of the log."""
-        if not isinstance(error, LedgerFencedError | NoSuchLedgerError):
-            return False
-        if await self._is_lost():
-            return True
-        if isinstance(error, NoSuchLedgerError):
-            return False
-        # Another client may be taking the log over now. Without the pause the two would fence each other in turn (rule
-        # L4).
-        await asyncio.sleep(self._access.uniform(1, 8) * self._options.log_duel_pause_seconds)
-        return self._life is not Life.HEALING or await self._is_lost()
-
     async def _is_lost(self) -> bool:
-        """Whether another client is known to lead: then there is no duel, and nothing to wait for."""
+        """Whether another client is known to lead, or the log is gone: then there is no duel."""
         try:
             await self._lead.check_lead()
         except (NotLeaderError, NoSuchLogError) as error:
