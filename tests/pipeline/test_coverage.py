@@ -90,6 +90,7 @@ async def test_a_stream_with_pages_is_looked_at_as_far_as_it_is_kept(streams: Lo
     assert sum(report.entries for report in await verified(client, kept)) == 3 * 14
     assert await kept_of(client, ledger_id, before.pieces[0].range.first) is None, "truncated since it was planned"
     part = before.pieces[1].range  # positions 3 to 5
+    assert await kept_of(client, ledger_id, part.first) is None, "truncated within its fragment"
     still = await kept_of(client, ledger_id, part.last)
     assert still is not None
     assert still.first_kept == part.first + 1

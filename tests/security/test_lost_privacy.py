@@ -195,6 +195,17 @@ async def test_the_metadata_are_asked_once_for_each_ledger_also_over_restarts() 
             assert len(host.looked_up) == 2
 
 
+async def test_a_bookie_that_is_sure_of_its_entries_again_has_not_learned_what_is_private() -> None:
+    """Repair gives back entries (rule D2), and no states."""
+    async with host_after("states") as host, host.bookie() as bookie, raw(bookie, Role.READ) as reader:
+        stop = bookie.service.storage.doubted_ids_stop
+        assert stop is not None
+        await bookie.service.storage.narrow_doubt(stop, {})
+        assert bookie.service.storage.doubt is None
+        assert isinstance(await reader.ask(read_of(host.private)), UnauthorizedError)
+        assert shown(await reader.ask(read_of(host.public)))
+
+
 async def test_requests_for_one_ledger_share_a_look_up() -> None:
     async with host_after("states") as host, host.bookie() as bookie, raw(bookie, Role.READ) as reader:
         host.count_lookups()
