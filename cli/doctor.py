@@ -36,7 +36,7 @@ SYNC_MEASURE_SECONDS = 0.5
 METADATA_SECONDS_WARN = 0.1
 
 CLOCK_SECONDS_WARN = 1.0
-"""Retention by age and times of sealing compare clocks of different hosts."""
+"""People compare times of different hosts. What cannot be taken back does not depend on them (rule M5)."""
 
 CONNECT_SECONDS_MAX = 3.0
 
@@ -212,6 +212,7 @@ async def _cluster(session: Session) -> list[Finding]:
         result = "ok" if seconds <= METADATA_SECONDS_WARN else "warning"
         findings = [Finding("metadata", result, f"{redacted_uri(store.uri)} answers in {1000 * seconds:.1f} ms")]
         findings += await _guarded("largest document", lambda: _largest_document(store))
+        findings += await _guarded("clock of the metadata store", lambda: clocks_of_store(store))
         addresses = {name: found.address for name, found in (await store.list_bookies()).items()}
     if not addresses:
         return [*findings, Finding("bookies", "failed", "no bookie is registered")]
@@ -254,6 +255,20 @@ async def _reachable(name: str, address: str) -> Finding:
     milliseconds = 1000 * (time.perf_counter() - begun)
     writer.close()
     return Finding(f"bookie {name}", "ok", f"{address} accepts connections within {milliseconds:.1f} ms")
+
+
+async def clocks_of_store(store: "MetadataStore") -> list[Finding]:
+    """Compare the store's clock with ours, and tell what the auditor of repair has found of its own."""
+    from octavo.repair.waits import DOCUMENT, decode_waits
+
+    before = time.time()
+    clock = await store.time_ms() / 1000
+    findings = [clock_finding("the metadata store", clock, before, time.time())]
+    found = await store.read_document(DOCUMENT)
+    trouble = "" if found is None else decode_waits(found.value).time.trouble.replace("the client", "the auditor")
+    if trouble:
+        findings.append(Finding("clocks of repair", "warning", f"{trouble}: holds and grace times last longer"))
+    return findings
 
 
 async def _facts_of_bookies(session: Session) -> list[Finding]:

@@ -52,6 +52,7 @@ from octavo.client.write.explicit_writer import ExplicitIdWriter
 from octavo.client.write.full_copies_writer import writer_kind
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
+from octavo.metadata.boot_time import BootClock, boot_clock_of
 from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, LOG_KEY, Fragment, LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
@@ -138,9 +139,10 @@ class Client(LogFace, Closable):
         options: ClientOptions,
         rng: random.Random | None = None,
         wall_clock: Callable[[], datetime] | None = None,
+        boot_clock: BootClock | None = None,
         client_name: str = "",
     ) -> None:
-        """The client owns ``store`` from now on, and closes it."""
+        """The client owns ``store`` from now on, and closes it. ``boot_clock``: how long this host has been running."""
         self._loop = loop = asyncio.get_running_loop()
         self._store = store
         self._cluster_id = cluster_id
@@ -150,12 +152,9 @@ class Client(LogFace, Closable):
         self._departures = Departures(store)
         self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=self._rng)
         self._placer = Placer(
-            store,
-            rng=self._rng,
-            racks_min=options.racks_per_write_quorum_min,
+            store, rng=self._rng, racks_min=options.racks_per_write_quorum_min, watched=self._pool.registrations,
             quarantined=lambda: self._pool.quarantined() | self._departures.departed,
-            watched=self._pool.registrations,
-        )
+        )  # fmt: skip
         self._writer_tools = WriterTools(store, self._pool, self._placer, options, self._clock_ms)
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
         self._recoverer = Recoverer(
@@ -171,15 +170,13 @@ class Client(LogFace, Closable):
         self._creations = Creations()
         access = LedgerAccess(
             store, options, self._clock_ms, self._token, self._rng.uniform, TakeoverPacing(self._rng.uniform),
-            create=self._create_segment,
+            create=self._create_segment, read=self._reader,
             open=lambda ledger_id, password, recover: self._open(ledger_id, password, None, recover=recover),
-            read=self._reader,
             streams=Streams(
                 self._writer_tools, taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
                 wall_clock=self._wall_clock, on_segment=self._departures.tell,
-            ),
-            on_cursors_not_stored=self._pool.counts.note_cursors_not_stored,
-            counts=self._pool.counts,
+            ), boot_clock=boot_clock or boot_clock_of(loop, self._rng),
+            on_cursors_not_stored=self._pool.counts.note_cursors_not_stored, counts=self._pool.counts,
         )  # fmt: skip
         self._logs = Logs(access, self._rng.randbytes, warns_if_unclosed=lambda: self._warns_if_unclosed)
         self._on_writer_closed = self._forget

@@ -26,6 +26,7 @@ class ClientCounts:
         "adds_acknowledged",
         "adds_failed",
         "adds_pending",
+        "clock_ahead_seconds",
         "cursor_stores_failed",
         "digest_mismatches",
         "ensemble_changes",
@@ -53,10 +54,16 @@ class ClientCounts:
         self.cursor_stores_failed = 0
         self.leads_lost: Counter[str] = Counter()
         self.locks_got_again = 0
+        self.clock_ahead_seconds = 0.0
+        """A gauge: by how much this client's clock was ahead of the metadata store's when both were read last."""
 
     def note_cursors_not_stored(self) -> None:
         """An attempt to store positions of cursors has failed."""
         self.cursor_stores_failed += 1
+
+    def clocks_read(self, ahead_ms: int) -> None:
+        """This client's clock was found to be ahead of the metadata store's by so much."""
+        self.clock_ahead_seconds = ahead_ms / 1000
 
     def snapshot(self, metadata_seconds: Mapping[str, Histogram]) -> dict[str, Any]:
         """Every metric of ``CLIENT_METRICS`` by name, as :meth:`octavo.Client.metrics` describes."""
@@ -74,6 +81,7 @@ class ClientCounts:
             table.CLIENT_CURSOR_STORES_FAILED: self.cursor_stores_failed,
             table.CLIENT_LEADS_LOST: dict(self.leads_lost),
             table.CLIENT_LOCKS_GOT_AGAIN: self.locks_got_again,
+            table.CLIENT_CLOCK_AHEAD_SECONDS: self.clock_ahead_seconds,
             table.CLIENT_METADATA_SECONDS: {op: _as_json(seconds) for op, seconds in metadata_seconds.items()},
         }
         return {metric.name: values[metric] for metrics in CLIENT_METRICS.values() for metric in metrics}

@@ -255,6 +255,11 @@ REPAIR_SUSPENDED = _gauge(
     "1 on the auditor for each reason for which repair declares no bookie lost (brake) or plans nothing (paused)",
     "reason", reason="brake, paused",
 )  # fmt: skip
+REPAIR_CLOCK_AHEAD_SECONDS = _gauge(
+    "octavo_bookie_repair_clock_ahead_seconds",
+    "By how much the auditor's clock was ahead of the metadata store's when it looked last, below 0 where it was "
+    "behind; 0 on every other bookie",
+)
 
 # --- bookie: state ----------------------------------------------------------------------------------------------------
 
@@ -318,6 +323,7 @@ BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
         REPAIR_READS, REPAIR_READ_BYTES, REPAIR_ENTRIES_COPIED, REPAIR_COPIED_BYTES, REPAIR_LEDGERS_NAMED,
         REPAIR_CONFLICTS, REPAIR_ENTRIES_SHORT, COPIES_DROPPED, REPAIR_AUDITOR, REPAIR_LEDGERS, REPAIR_LEDGERS_OWING,
         REPAIR_BOOKIES, REPAIR_WAITING_SINCE_SECONDS, REPAIR_SUSPENDED,
+        REPAIR_CLOCK_AHEAD_SECONDS,
     ),
     "State": (
         STATE, READ_ONLY_REASON, REGISTERED, METADATA_UP, METADATA_SECONDS, START_TIME_SECONDS, BUILD_INFO,
@@ -370,13 +376,18 @@ CLIENT_LOCKS_GOT_AGAIN = _counter(
     "octavo_client_locks_got_again_total",
     "Leases of logs that ran out while no other client wanted the log, so that this client leads on",
 )  # fmt: skip
+CLIENT_CLOCK_AHEAD_SECONDS = _gauge(
+    "octavo_client_clock_ahead_seconds",
+    "By how much this client's clock was ahead of the metadata store's when the leader of a log looked last (rule P19)",
+)
 CLIENT_METADATA_SECONDS = _histogram("octavo_client_metadata_seconds", "Time of a request to the metadata store", "op")
 
 CLIENT_METRICS: Mapping[str, tuple[Metric, ...]] = {
     "Client": (
         CLIENT_ADDS, CLIENT_ADDED_BYTES, CLIENT_ADD_SECONDS, CLIENT_WINDOW_ENTRIES, CLIENT_ENSEMBLE_CHANGES,
         CLIENT_ENTRIES_READ, CLIENT_SPECULATIVE_READS, CLIENT_DIGEST_MISMATCHES, CLIENT_RECOVERIES, CLIENT_RECONNECTS,
-        CLIENT_CURSOR_STORES_FAILED, CLIENT_LEADS_LOST, CLIENT_LOCKS_GOT_AGAIN, CLIENT_METADATA_SECONDS,
+        CLIENT_CURSOR_STORES_FAILED, CLIENT_LEADS_LOST, CLIENT_LOCKS_GOT_AGAIN, CLIENT_CLOCK_AHEAD_SECONDS,
+        CLIENT_METADATA_SECONDS,
     ),
 }  # fmt: skip
 """What ``client.metrics()`` returns."""

@@ -51,10 +51,15 @@ type Show = Callable[[Mapping[str, str | int | float | bool]], None]
 
 
 def figures(
-    states: RepairStates, counts: Mapping[str, int], *, owing: int = 0, waiting_since_ms: int | None = None
+    states: RepairStates,
+    counts: Mapping[str, int],
+    *,
+    owing: int = 0,
+    waiting_since_ms: int | None = None,
+    clock_ahead_ms: int = 0,
 ) -> dict[str, int]:
     """The facts from which the metrics of the cluster are made: all 0 for a bookie that is not the auditor. ``owing``:
-    ledgers and streams with debts."""
+    ledgers and streams with debts. ``clock_ahead_ms``: by how much the auditor's clock is ahead of the store's."""
     conditions = {one.value: len(states.in_condition(one)) for one in Condition}
     ledgers = {name: counts.get(name, 0) for name in ("queued", "copying", *(kind.value for kind in BlockedClass))}
     suspended = {"brake": states.brake and not states.brake_overridden, "paused": states.paused}
@@ -64,6 +69,7 @@ def figures(
         **{f"repair_suspended_{name}": int(is_so) for name, is_so in suspended.items()},
         "repair_ledgers_owing": owing,
         "repair_waiting_since_ms": waiting_since_ms or 0,
+        "repair_clock_ahead_ms": clock_ahead_ms,
     }
 
 
@@ -171,13 +177,22 @@ class Audit:
         if self.rounds.round_is_due(loop.time()):
             await self.rounds.take_round(self.watch.states, self.dispatcher.outstanding_ledgers())
             await self.dispatcher.on_round()
+            await self.watch.compare_clocks()
             self._show({"repair_round_at_ms": self.now_ms(), "repair_ledgers": self.rounds.census.ledgers})
         await self.dispatcher.take_reports(loop.time())
         await self.dispatcher.plan(loop.time())
         await self.dispatcher.write_summary(self.now_ms())
         since_ms = self.dispatcher.waiting_since_ms
         owing = len(self.rounds.census.owing)
-        self._show(figures(self.watch.states, self.dispatcher.counts(), owing=owing, waiting_since_ms=since_ms))
+        self._show(
+            figures(
+                self.watch.states,
+                self.dispatcher.counts(),
+                owing=owing,
+                waiting_since_ms=since_ms,
+                clock_ahead_ms=self.watch.clock_ahead_ms,
+            )
+        )
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -186,7 +201,7 @@ class Audit:
     def _seconds_to_wait(self, now: float) -> float:
         if self.dispatcher.busy:
             return self._settings.poll_seconds
-        moments = [self.rounds.next_round_at, self.dispatcher.next_at(), self.watch.next_at(now, self.now_ms())]
+        moments = [self.rounds.next_round_at, self.dispatcher.next_at(), self.watch.next_at(now)]
         # At least a moment: what is due and cannot be done yet must not keep the loop busy.
         return max(min(moment for moment in moments if moment is not None) - now, self._settings.poll_seconds / 10)
 

@@ -11,14 +11,16 @@ condition   registered                      not registered
 ==========  ==============================  ====================================================================
 \\-          in doubt: doubtful; else -      missing, since now
 missing     in doubt: doubtful; else -      missing; after the grace time: to be probed, see below
-held        held until its end, then -      held until its end, then missing, since then
+held        held for its time, then -       held for its time, then missing, since now
 lost        in doubt: doubtful; else -      lost
 draining    draining                        draining: its copies are being moved anyway
 doubtful    in doubt: doubtful; else -      missing, since now
 retired     retired                         retired
 ==========  ==============================  ====================================================================
 
-``since`` is kept while the condition lasts, in the document and so across auditors (rule A1).
+``since`` is kept while the condition lasts, in the document and so across auditors (rule A1). It is for people, and
+tells one missing from the next. How long a condition has lasted is counted (:mod:`octavo.repair.waits`, rule A13): no
+clock's time of day ends a hold or the grace time.
 
 A bookie that has been missing for the grace time is *probed*: the auditor says hello at the address in its cookie. One
 that answers is only cut off from the metadata store, and serves (rule M2). One that does not is declared lost by
@@ -34,6 +36,7 @@ from dataclasses import dataclass, replace
 
 from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates
 from octavo.protocol.ids import BookieId
+from octavo.repair.waits import Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,13 @@ class Step:
     """Missing for longer than the grace time: probe them, then :func:`declare_lost`. Empty while the brake is on."""
 
 
-def observe(states: RepairStates, observed: Observed, *, now_ms: int, lost_ms: int) -> Step:
-    """Move every bookie along the table of the module; ``lost_ms`` is the grace time."""
+def observe(states: RepairStates, observed: Observed, *, waits: Waits, now_ms: int, lost_ms: int) -> Step:
+    """Move every bookie along the table of the module; ``lost_ms`` is the grace time. ``now_ms`` is noted, and nothing
+    depends on it."""
     changed = states
     for name in sorted({*states.bookies, *observed.known, *observed.registered}):
         before = states.bookies.get(name)
-        after = _next(name, before, observed, now_ms)
+        after = _next(name, before, observed, waits, now_ms)
         if after != before:
             changed = changed.with_bookie(name, after)
     changed = _with_brake(changed, observed)
@@ -72,7 +76,7 @@ def observe(states: RepairStates, observed: Observed, *, now_ms: int, lost_ms: i
     late = [
         name
         for name, entry in sorted(changed.bookies.items())
-        if entry.condition is Condition.MISSING and now_ms - entry.since_ms >= lost_ms
+        if entry.condition is Condition.MISSING and waits.elapsed_ms(name, entry) >= lost_ms
     ]
     return Step(changed, tuple(late))
 
@@ -105,21 +109,24 @@ def _with_brake(states: RepairStates, observed: Observed) -> RepairStates:
     return replace(states, brake=due, brake_overridden=states.brake_overridden and due)
 
 
-def _next(name: BookieId, before: BookieCondition | None, observed: Observed, now_ms: int) -> BookieCondition | None:
+def _next(
+    name: BookieId, before: BookieCondition | None, observed: Observed, waits: Waits, now_ms: int
+) -> BookieCondition | None:
     condition = None if before is None else before.condition
     if condition in {Condition.RETIRED, Condition.DRAINING}:
         return before
-    held_until_ms = None if before is None else before.until_ms
-    if held_until_ms is not None and now_ms < held_until_ms:
-        return before
+    if before is not None and before.until_ms is not None:
+        # Both times are the operator's: together they say how long the hold lasts.
+        if waits.elapsed_ms(name, before) < before.until_ms - before.since_ms:
+            return before
+        before = condition = None
     if name in observed.registered:
         return _present(name, before, observed, now_ms)
     if name not in observed.known:
         return None  # the cluster has forgotten it
-    if before is not None and condition in {Condition.MISSING, Condition.LOST}:
-        # An auditor whose clock was ahead may have written it: the grace time must not wait for that clock.
-        return before if before.since_ms <= now_ms else replace(before, since_ms=now_ms)
-    return BookieCondition(Condition.MISSING, now_ms if held_until_ms is None else held_until_ms)
+    if condition in {Condition.MISSING, Condition.LOST}:
+        return before
+    return BookieCondition(Condition.MISSING, now_ms)
 
 
 def _present(name: BookieId, before: BookieCondition | None, observed: Observed, now_ms: int) -> BookieCondition | None:

@@ -10,15 +10,19 @@ from typing import Final
 
 import structlog
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.boot_time import BootClock, boot_clock_of
+from octavo.metadata.proven_time import SKEW_MS, Moment, ProvenTime
 from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.repair_states import DOCUMENT, Condition, RepairStates, decode_states, encode_states
-from octavo.metadata.store import MetadataStore, Versioned
-from octavo.protocol.errors import MetadataConflictError
+from octavo.metadata.store import MetadataStore, Version, Versioned
+from octavo.protocol.errors import MetadataConflictError, MetadataError
 from octavo.protocol.ids import BookieId
 from octavo.repair.asking import facts_of, serves
 from octavo.repair.bookie_states import Observed, Step, declare_lost, observe
 from octavo.repair.local import LocalBookie
 from octavo.repair.settings import RepairSettings
+from octavo.repair.waits import DOCUMENT as CLOCK
+from octavo.repair.waits import NOTHING_COUNTED, Waits, decode_waits, is_counted
 
 log = structlog.get_logger("octavo.repair")
 
@@ -41,7 +45,15 @@ class BookieWatch:
 
     document: Final = DOCUMENT
 
-    def __init__(self, bookie: LocalBookie, pool: ConnectionPool, settings: RepairSettings) -> None:
+    def __init__(
+        self,
+        bookie: LocalBookie,
+        pool: ConnectionPool,
+        settings: RepairSettings,
+        *,
+        boot_clock: BootClock | None = None,
+    ) -> None:
+        """``boot_clock``: how long this host has been running."""
         self._bookie = bookie
         self._store: MetadataStore = bookie.store
         self._pool = pool
@@ -50,6 +62,14 @@ class BookieWatch:
         self._doubt: dict[BookieId, tuple[str, bool]] = {}
         """Boot id and whether the bookie is in doubt, as it said last."""
         self._asked_at: dict[BookieId, float] = {}
+        self._boot_clock = boot_clock or boot_clock_of(asyncio.get_running_loop(), bookie.rng)
+        self._waits: Waits | None = None
+        """How long bookies have been missing or held; None before any was."""
+        self._stored: Waits | None = None
+        """The same as it is stored, at :attr:`_version`."""
+        self._version: Version | None = None
+        self.clock_ahead_ms = 0
+        """By how much the clock of this host was ahead of the metadata store's when they were compared."""
         self.states = RepairStates()
         self.registrations: Mapping[BookieId, BookieRegistration] = {}
         self.racks: dict[BookieId, str] = {}
@@ -67,25 +87,70 @@ class BookieWatch:
             in_doubt, silent = await self._ask_doubt(before)
             observed = Observed(frozenset(registered), frozenset(known | registered.keys()), in_doubt, silent)
             now_ms = int(self._bookie.wall_clock() * 1000)
-            step = observe(before, observed, now_ms=now_ms, lost_ms=int(self._settings.lost_seconds * 1000))
+            counted = await self._count(before, observed)
+            waits = NOTHING_COUNTED if counted is None else counted.of(before)
+            step = observe(before, observed, waits=waits, now_ms=now_ms, lost_ms=self._lost_ms)
             states = await self._probed(step, observed, now_ms)
             if await self._write(states, before, stored):
                 self.states = states
+                if counted is not None:
+                    await self._note(waits.of(states))
                 return self._seen()
         raise MetadataConflictError(f"document {DOCUMENT} changed {ATTEMPTS_MAX} times while the auditor changed it")
 
-    def next_at(self, now: float, now_ms: int) -> float | None:
+    def next_at(self, now: float) -> float | None:
         """When a condition may change although nothing else happens, as the loop's time; None: it will not."""
         moments = []
-        for entry in self.states.bookies.values():
+        often = self._settings.audit_seconds / 10
+        for name, entry in self.states.bookies.items():
+            elapsed_ms = 0 if self._waits is None else self._waits.elapsed_ms(name, entry)
             if entry.condition is Condition.MISSING:
-                late_at = entry.since_ms + int(self._settings.lost_seconds * 1000)
-                moments.append(max(late_at - now_ms, int(self._settings.audit_seconds * 100)) / 1000)
+                moments.append(max((self._lost_ms - elapsed_ms) / 1000, often))
             elif entry.until_ms is not None:
-                moments.append(max(entry.until_ms - now_ms, 0) / 1000)
+                moments.append(max((entry.until_ms - entry.since_ms - elapsed_ms) / 1000, 0))
             elif entry.condition is Condition.DOUBTFUL:
-                moments.append(self._settings.audit_seconds / 10)
+                moments.append(often)
         return now + min(moments) if moments else None
+
+    # --- clocks -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _lost_ms(self) -> int:
+        return int(self._settings.lost_seconds * 1000)
+
+    async def compare_clocks(self) -> Moment:
+        """Read the clocks, and note by how much this one is ahead (rule M5)."""
+        now = Moment(int(self._bookie.wall_clock() * 1000), await self._store.time_ms(), self._boot_clock())
+        if not now.clocks_agree and abs(self.clock_ahead_ms) <= SKEW_MS:
+            log.warning(
+                "the clock of this host and that of the metadata store disagree: holds and grace times end by the "
+                "slowest clock",
+                ahead_seconds=now.ahead_ms / 1000,
+                remedy="docs/runbooks/clocks-disagree.md",
+            )
+        self.clock_ahead_ms = now.ahead_ms
+        return now
+
+    async def _count(self, states: RepairStates, observed: Observed) -> Waits | None:
+        """What has been waited for, by now. None while all bookies are there: then nothing is asked, and nothing noted
+        (rule A4)."""
+        if not any(map(is_counted, states.bookies.values())) and observed.known <= observed.registered:
+            return None
+        found = await self._store.read_document(CLOCK)
+        version = None if found is None else found.version
+        if self._waits is None or self._stored is None or version != self._version:
+            self._version = version
+            self._stored = self._waits = _decoded(None if found is None else found.value)
+        now = await self.compare_clocks()
+        self._waits = Waits(ProvenTime(now)) if self._waits is None else self._waits.advanced(now)
+        return self._waits
+
+    async def _note(self, waits: Waits) -> None:
+        """Store the count if that is worth a write."""
+        self._waits = waits
+        if waits.begun if self._stored is None else waits.is_worth_writing(self._stored, self._lost_ms):
+            self._version = await self._store.put_document(CLOCK, waits.encode(), self._version)
+            self._stored = waits
 
     async def _probed(self, step: Step, observed: Observed, now_ms: int) -> RepairStates:
         if not step.to_probe:
@@ -155,3 +220,14 @@ class BookieWatch:
 
     async def _serves(self, name: BookieId) -> bool:
         return await serves(self._pool, name)
+
+
+def _decoded(value: bytes | None) -> Waits | None:
+    """What has been counted; None if that is nothing, or cannot be understood: then it is counted anew."""
+    if value is None:
+        return None
+    try:
+        return decode_waits(value)
+    except MetadataError as error:
+        log.warning("how long bookies have been missing or held is counted anew", reason=error.message)
+        return None

@@ -165,6 +165,7 @@ def _repair(ready: ReadyBookie) -> Iterator[Sample]:
         (table.REPAIR_LEDGERS_OWING, "repair_ledgers_owing"),
     ):
         yield Sample(metric, int(facts.get(fact, 0)))
+    yield Sample(table.REPAIR_CLOCK_AHEAD_SECONDS, facts.get("repair_clock_ahead_ms", 0) / 1000)
     yield Sample(table.REPAIR_WAITING_SINCE_SECONDS, facts.get("repair_waiting_since_ms", 0) / 1000)
     for metric, prefix in (
         (table.REPAIR_LEDGERS, "repair_ledgers"),

@@ -67,6 +67,7 @@ def status_as_json(status: "LogStatus") -> dict[str, Any]:
         "paged_segments": status.paged_segments,
         "cursors": cursors_as_json(status.cursors, status.end, status.idle_cursors),
         "gaps": [list(gap) for gap in status.gaps],
+        "clocks": status.clocks,
     }
 
 
@@ -107,6 +108,8 @@ def print_status(status: "LogStatus") -> None:
     }
     if status.full_copies is not None:
         facts["full copies"] = f"{status.full_copies}; {_owed_in_words(status)}"
+    if status.clocks:
+        facts["clocks"] = f"{status.clocks}; nothing is dropped that is young by any of them"
     if status.gaps:
         facts["given up"] = ", ".join(f"positions {first} to {last}" for first, last in status.gaps)
     width = max(map(len, facts))

@@ -97,7 +97,9 @@ class ChainLayout:
         """What the list tells."""
         document = self.view.document
         segments = segments_of(document)
+        clocks = await self._housekeeper.ages.clocks()
         return LayoutStatus(
+            clocks=clocks,
             layout="chain",
             retention=document.retention,
             drops_below=await self._housekeeper.retention_cut(document),

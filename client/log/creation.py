@@ -59,6 +59,7 @@ class LogMaker:
             salt=salt,
             created_at_ms=self._access.clock_ms(),
             retention=retention,
+            counts_ages=True,
         )
         present = await self._free_name(name)
         if present is not None:
@@ -82,6 +83,7 @@ class LogMaker:
             ledger_id=await self._store.allocate_ledger_id(),
             created_at_ms=self._access.clock_ms(),
             retention=retention,
+            counts_ages=True,
             state=LogState.MAKING,
         )
         present = await self._free_name(name)

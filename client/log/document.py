@@ -200,6 +200,8 @@ class LogDocument:
     """Positions ``(first, last)`` whose segment was lost and which an operator gave up."""
     dropped_sealed_at_ms: int = 0
     """The latest time of sealing in the segments that were dropped; 0 while none was (rule P10)."""
+    counts_ages: bool = False
+    """The log was created by a version that counts the ages of entries (rule P19)."""
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Fields of a newer version, kept as they are."""
 
@@ -339,6 +341,8 @@ class LogDocument:
             fields["private"] = True
         if self.dropped_sealed_at_ms:
             fields["dropped_sealed_at_ms"] = self.dropped_sealed_at_ms
+        if self.counts_ages:
+            fields["counts_ages"] = True
         return encode_object(fields, format_number=FORMAT)
 
 
@@ -346,7 +350,7 @@ _KNOWN_FIELDS: Final = frozenset(
     {
         *("name", "log_id", "quorums", "digest", "verifier", "salt", "created_at_ms", "retention", "state"),
         *("first_position", "term", "segments", "pages", "making", "dropped", "terms", "gaps", "private"),
-        "dropped_sealed_at_ms",
+        *("dropped_sealed_at_ms", "counts_ages"),
     }
 )
 
@@ -382,6 +386,7 @@ def log_from(fields: Mapping[str, Any], name: str) -> LogDocument:
             terms=tuple((term, first) for term, first in reader.get("terms", list)),
             gaps=tuple((first, last) for first, last in reader.get("gaps", list)),
             dropped_sealed_at_ms=reader.added_later("dropped_sealed_at_ms", int, 0),
+            counts_ages=reader.added_later("counts_ages", bool, False),
             unknown={name: value for name, value in fields.items() if name not in _KNOWN_FIELDS},
         )
     except MetadataError:

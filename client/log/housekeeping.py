@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from octavo.client.log.age_keeper import AgeKeeper, told_idle
+from octavo.client.log.ages import LogAges, LogFacts, Sealed
 from octavo.client.log.bounds import (
     DROPPED_AT_ONCE_MAX,
     DROPPED_MAX,
@@ -38,7 +40,7 @@ from octavo.client.log.document import (
 )
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import cursors_document, list_document, page_document
-from octavo.client.log.retention import retention_cut
+from octavo.client.log.retention import pieces_of, retention_cut
 from octavo.client.log.together import together
 from octavo.client.log.update import read_log, update_log
 from octavo.metadata.store import MetadataStore, Versioned
@@ -69,6 +71,7 @@ class Housekeeper:
         self._store = access.store
         self._name = name
         self._log_id = log_id
+        self.ages = AgeKeeper(access, name, log_id)
         self._wanted = asyncio.Event()
         self._tidied: LogDocument | None = None
         """The list as the last round left it."""
@@ -84,9 +87,13 @@ class Housekeeper:
         document = self._tidied
         if document is None or document != self._latest or document.dropped or document.retention.cursors:
             return True
-        if document.retention.seconds is None:
+        if document.retention.seconds is None or self.ages.latest is None:
             return False
-        return retention_cut(document, now_ms=self._access.clock_ms(), cursors={}) > document.first_position
+        # Proven time is never ahead of this host's: nothing else can have grown old, and no other count is due.
+        elapsed_ms = self.ages.elapsed_ms()
+        if retention_cut(document, old_stop=document.known_stop, cursors={}) <= document.first_position:
+            return False
+        return self.ages.latest.may_tell_more(elapsed_ms, document.retention.seconds)
 
     def tidy_soon(self, document: LogDocument) -> None:
         """Do not wait for the next round where there is something to do."""
@@ -103,7 +110,8 @@ class Housekeeper:
     async def tidy(self) -> Versioned[LogDocument]:
         """One round: retention, pages, dropped ledgers. Gives the list as it then stands."""
         known = await read_log(self._store, self._name, log_id=self._log_id)
-        cut = await self.retention_cut(known.value)
+        ages, cursors = await self._count(known.value)
+        cut = self._retention_cut(known.value, cursors, ages)
         if cut > known.value.first_position or _has_truncated_page(known.value):
             known = await self.truncate(cut)
         known = await self._fold(known)
@@ -120,37 +128,42 @@ class Housekeeper:
         return await self._merge_pages(await self._fold(known))
 
     async def retention_cut(self, document: LogDocument) -> int:
-        """The position below which retention would truncate the log now.
+        """The position below which retention would truncate the log now."""
+        retention = document.retention
+        cursors = await read_cursors(self._store, self._log_id) if retention.cursors else {}
+        if retention.seconds is None and not cursors:
+            return retention_cut(document, old_stop=None, cursors=None)
+        return self._retention_cut(document, cursors, await self.ages.look(age_facts(document), cursors))
 
-        Ages are those by this client's clock or by the store's, whichever makes entries and cursors younger: a client
-        whose clock is ahead must not drop what is to be kept (rule P8).
-        """
-        cursors = await read_cursors(self._store, self._log_id) if document.retention.cursors else {}
-        now_ms = self._access.clock_ms()
-        cut = self._retention_cut(document, cursors, now_ms)
-        if cut > document.first_position and (document.retention.seconds is not None or cursors):
-            store_ms = await self._store.time_ms()
-            if store_ms < now_ms:
-                cut = self._retention_cut(document, cursors, store_ms)
-        return cut
-
-    def _retention_cut(self, document: LogDocument, cursors: Mapping[str, CursorState], now_ms: int) -> int:
-        idle = self._idle_cursors(document, cursors, now_ms)
+    def _retention_cut(self, document: LogDocument, cursors: Mapping[str, CursorState], ages: LogAges) -> int:
+        """Ages are proven, not believed (rules P8 and P19)."""
+        seconds = document.retention.seconds
+        idle = self._idle_cursors(document, cursors, ages)
         held = {name: cursor.position for name, cursor in cursors.items() if name not in idle}
-        return retention_cut(document, now_ms=now_ms, cursors=held if cursors else None)
+        old_stop = None if seconds is None else ages.stop_of_older_than(seconds)
+        return retention_cut(document, old_stop=old_stop, cursors=held if cursors else None)
+
+    async def _count(self, document: LogDocument) -> tuple[LogAges, Mapping[str, CursorState]]:
+        """The ages of the log's entries, stored from time to time, and its cursors if they hold entries back."""
+        cursors = await read_cursors(self._store, self._log_id) if document.retention.cursors else {}
+        waited = [] if document.retention.seconds is None else [document.retention.seconds]
+        waited += [self._access.options.log_cursor_idle_seconds] if cursors else []
+        return await self.ages.note(age_facts(document), cursors, waited), cursors
 
     async def idle_cursors(self, document: LogDocument, cursors: Mapping[str, CursorState]) -> frozenset[str]:
-        """The names of the cursors that retention ignores now."""
-        idle = self._idle_cursors(document, cursors, self._access.clock_ms())
-        return idle and idle & self._idle_cursors(document, cursors, await self._store.time_ms())
+        """The names of the cursors that retention ignores now, or would if it looked at cursors."""
+        if not document.retention.cursors:
+            idle_seconds = self._access.options.log_cursor_idle_seconds
+            return await told_idle(self._access, cursors, idle_seconds, document.known_stop)
+        return self._idle_cursors(document, cursors, await self.ages.look(age_facts(document), cursors))
 
-    def _idle_cursors(self, document: LogDocument, cursors: Mapping[str, CursorState], now_ms: int) -> frozenset[str]:
-        idle_ms = self._access.options.log_cursor_idle_seconds * 1000
+    def _idle_cursors(self, document: LogDocument, cursors: Mapping[str, CursorState], ages: LogAges) -> frozenset[str]:
+        idle_seconds = self._access.options.log_cursor_idle_seconds
         return frozenset(
             name
             for name, cursor in cursors.items()
             # A cursor at the end waits for the leader, not the other way round.
-            if now_ms - cursor.touched_at_ms > idle_ms and cursor.position < document.known_stop
+            if cursor.position < document.known_stop and ages.is_unmoved(name, cursor, idle_seconds)
         )
 
     # --- truncation -----------------------------------------------------------------------------------------------
@@ -301,6 +314,7 @@ class Housekeeper:
         async for document in self._store.list_documents(page_document(self._log_id, "")):
             await self._store.delete_document(document)
         await self._store.delete_document(cursors_document(self._log_id))
+        await self.ages.delete()
         with contextlib.suppress(MetadataConflictError):
             await self._store.delete_document(list_document(self._name), known.version)
 
@@ -308,3 +322,16 @@ class Housekeeper:
 def _has_truncated_page(document: LogDocument) -> bool:
     """Whether a page lies below the beginning altogether: a truncation of many pages was interrupted."""
     return bool(document.pages) and document.pages[0].stop_position <= document.first_position
+
+
+def age_facts(document: LogDocument) -> LogFacts:
+    """What the list tells of ages."""
+    return LogFacts(
+        stop=document.known_stop,
+        start=document.first_position,
+        term=document.term,
+        end_of_term=document.end_of_term,
+        is_counted=document.counts_ages,
+        # An empty segment is as old as its making, which is among the times that may show a clock that was behind.
+        told=tuple(Sealed(piece.stop, piece.newest_ms) for piece in pieces_of(document)),
+    )

@@ -32,6 +32,7 @@ class LayoutStatus(NamedTuple):
     gaps: tuple[tuple[int, int], ...]
     quorums: Quorums
     full_copies: str | None = None
+    clocks: str = ""
 
 
 class LogLayout(Protocol):

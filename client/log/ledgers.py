@@ -12,6 +12,7 @@ from octavo.client.read.reader import LedgerReader
 from octavo.client.read.source import LedgerSource
 from octavo.client.stream.streams import Streams
 from octavo.client.write.segment_writer import SegmentWriter, created_at_ms
+from octavo.metadata.boot_time import BootClock
 from octavo.metadata.model import LOG_KEY, LedgerMetadata
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import LedgerSecrets
@@ -57,6 +58,8 @@ class LedgerAccess:
     streams: Streams
     on_cursors_not_stored: Callable[[], object]
     """Counts an attempt to store positions of cursors that failed."""
+    boot_clock: BootClock
+    """How long this host has been running."""
     counts: ClientCounts = field(default_factory=ClientCounts)
     """What the client counts."""
 

@@ -177,6 +177,7 @@ class Log(Closable):
             quorums=stored.quorums,
             full_copies=stored.full_copies,
             sealed=self._view.is_sealed,
+            clocks=stored.clocks,
         )
 
     # --- reading ------------------------------------------------------------------------------------------------------

@@ -62,6 +62,11 @@ def cursors_document(log_id: str) -> str:
     return f"log-cursors/{log_id}"
 
 
+def ages_document(log_id: str) -> str:
+    """The document by which the ages of the log's entries are counted."""
+    return f"log-ages/{log_id}"
+
+
 def lock_name(log_id: str) -> str:
     """The lock that the log's leader holds."""
     return f"logs/{log_id}"

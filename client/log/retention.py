@@ -1,4 +1,7 @@
-"""Which positions a log drops from its front. Pure (rule P8)."""
+"""Which positions a log drops from its front. Pure (rule P8).
+
+What is old is not decided here: :mod:`octavo.client.log.ages` counts it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -6,18 +9,19 @@ from typing import NamedTuple
 from octavo.client.log.document import LogDocument
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """A page or a segment that may be dropped: everything below ``stop`` goes with it."""
 
     stop: int
     bytes: int
     newest_ms: int
-    """When its newest entry was sealed."""
+    """When its newest entry was sealed, by the leader's clock. No decision depends on it."""
 
 
-def retention_cut(document: LogDocument, *, now_ms: int, cursors: Mapping[str, int] | None) -> int:
+def retention_cut(document: LogDocument, *, old_stop: int | None, cursors: Mapping[str, int] | None) -> int:
     """The position below which the log's retention lets entries go; its first position where nothing goes.
 
+    ``old_stop``: everything below it is for certain older than the limit (rule P19); None: nothing is.
     ``cursors`` are the positions of the cursors that hold entries back: none if all are idle, and None if the log has
     no cursor. Then no consumer has begun, and everything is held back. Whole segments (or pages of segments) go, from
     the front; the segments that a candidate fences never do.
@@ -25,11 +29,11 @@ def retention_cut(document: LogDocument, *, now_ms: int, cursors: Mapping[str, i
     retention = document.retention
     if retention.seconds is None and retention.bytes is None and not retention.cursors:
         return document.first_position
-    pieces = _pieces(document)
+    pieces = pieces_of(document)
     cut = document.first_position
     kept_bytes = sum(piece.bytes for piece in pieces) + _bytes_of_last(document)
     for piece in pieces:
-        too_old = retention.seconds is not None and now_ms - piece.newest_ms > retention.seconds * 1000
+        too_old = retention.seconds is not None and old_stop is not None and piece.stop <= old_stop
         too_many = retention.bytes is not None and kept_bytes > retention.bytes
         consumed = retention.seconds is None and retention.bytes is None
         if not (too_old or too_many or consumed):
@@ -49,14 +53,15 @@ def _held_back(stop: int, cursors: Mapping[str, int] | None, *, consumed: bool) 
     return min(cursors.values()) < stop
 
 
-def _pieces(document: LogDocument) -> Sequence[_Piece]:
-    pieces = [_Piece(page.stop_position, page.bytes, page.sealed_at_ms) for page in document.pages]
+def pieces_of(document: LogDocument) -> Sequence[Piece]:
+    """The pages and segments of the list that may be dropped, in order."""
+    pieces = [Piece(page.stop_position, page.bytes, page.sealed_at_ms) for page in document.pages]
     for segment in document.segments[:-2]:
         stop, end = segment.stop_position, segment.end
         if stop is None or end is None:
             break
         # An empty segment is as old as its making.
-        pieces.append(_Piece(stop, end.bytes, end.sealed_at_ms or segment.created_at_ms))
+        pieces.append(Piece(stop, end.bytes, end.sealed_at_ms or segment.created_at_ms))
     return pieces
 
 

@@ -54,6 +54,9 @@ class LogStatus(NamedTuple):
     """``"recorded"`` or ``"required"``; None: no books are kept of its copies."""
     sealed: bool = False
     """Whether the log takes no adds any more (``log.seal``)."""
+    clocks: str = ""
+    """How the clocks disagree by which the ages of entries are counted, as the client found that counted them last: one
+    sentence; empty where they do not. Retention drops nothing that is young by any of them."""
 
 
 def segments_of(document: LogDocument) -> tuple[SegmentStatus, ...]:

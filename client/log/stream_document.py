@@ -82,6 +82,8 @@ class StreamLogDocument:
     truncating: "Truncating | None" = None
     """A client that is about to truncate within the last fragment; None: none is. A leader that begins forgets it."""
     abandoned: tuple[Abandoned, ...] = ()
+    counts_ages: bool = False
+    """The log was created by a version that counts the ages of entries (rule P19)."""
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Fields of a newer version, kept as they are."""
 
@@ -110,6 +112,8 @@ class StreamLogDocument:
             fields["truncating"] = list(self.truncating)
         if self.abandoned:
             fields["abandoned"] = [list(one) for one in self.abandoned]
+        if self.counts_ages:
+            fields["counts_ages"] = True
         return encode_object(fields, format_number=FORMAT)
 
 
@@ -143,6 +147,7 @@ def _stream_log_from(fields: Mapping[str, Any], name: str) -> StreamLogDocument:
             first_position=reader.get("first_position", int),
             truncating=_truncating(reader.added_later("truncating", list, None)),
             abandoned=tuple(_abandoned(*one) for one in reader.added_later("abandoned", list, [])),
+            counts_ages=reader.added_later("counts_ages", bool, False),
             unknown=reader.unknown_fields(),
         )
     except MetadataError:

@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
+from octavo.client.log.age_keeper import AgeKeeper, told_idle
+from octavo.client.log.ages import LogAges, LogFacts, Sealed
 from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.document import NO_RETENTION
@@ -16,10 +18,11 @@ from octavo.client.log.stream_changes import ForgetAbandoned, MarkStreamDeleted,
 from octavo.client.log.stream_document import StreamLogDocument, Truncating
 from octavo.client.log.stream_retention import stream_retention_cut
 from octavo.client.log.update import read_stream_log, update_stream_log
+from octavo.metadata.page_reference import PageReference
 from octavo.metadata.pages import PageMissingError
 from octavo.metadata.paging import StreamPages, delete_stream, tidy_stream, truncate_stream
 from octavo.metadata.store import Versioned
-from octavo.metadata.stream_model import StreamMetadata
+from octavo.metadata.stream_model import StreamFragment, StreamMetadata
 from octavo.protocol.errors import MetadataConflictError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 
@@ -32,17 +35,24 @@ class StreamHousekeeper:
         self._store = access.store
         self._name = name
         self._log_id = log_id
+        self.ages = AgeKeeper(access, name, log_id)
         self._pages = StreamPages(access.store)
         self._tidied: StreamLogDocument | None = None
         """The document as the last round left it."""
         self._latest: StreamLogDocument | None = None
         """The document as it was last seen."""
+        self._has_rolled = False
+        """A fragment was begun since the last round."""
 
     # --- while a client leads -----------------------------------------------------------------------------------------
 
     def document_changed(self, document: StreamLogDocument) -> None:
         """The document has changed, perhaps by this client."""
         self._latest = document
+
+    def rolled(self) -> None:
+        """This client has begun a fragment: what lies before it is sealed, and the next round notes that (rule P19)."""
+        self._has_rolled = True
 
     async def wait(self, seconds: float) -> None:
         """Wait until a round is due."""
@@ -51,15 +61,17 @@ class StreamHousekeeper:
     def may_be_due(self) -> bool:
         """Whether a round may find anything to do. Needs no read, so that an idle log without retention costs none."""
         document = self._tidied
-        if document is None or document != self._latest:
+        if document is None or document != self._latest or self._has_rolled:
             return True
         return document.retention != NO_RETENTION or bool(document.abandoned)
 
     async def tidy(self) -> tuple[Versioned[StreamLogDocument], Versioned[StreamMetadata]]:
         """One round: retention, what truncation has left in the stream, pages, abandoned streams. What then stands."""
+        self._has_rolled = False
         known = await read_stream_log(self._store, self._name, log_id=self._log_id)
         root = await self._store.read_stream(known.value.ledger_id)
-        cut = await self.retention_cut(known.value, root.value)
+        ages, cursors = await self._count(known.value, root.value)
+        cut = await self._retention_cut(known.value, root.value, cursors, ages)
         if cut > known.value.first_position:
             known, root = await self.truncate(cut)
         elif min(cut, root.value.last_fragment.first_position) > root.value.start:
@@ -74,50 +86,67 @@ class StreamHousekeeper:
     # --- retention ----------------------------------------------------------------------------------------------------
 
     async def retention_cut(self, document: StreamLogDocument, root: StreamMetadata) -> int:
-        """The position below which retention would truncate the log now. Ages are those by this client's clock or by
-        the store's, whichever makes entries and cursors younger (rules P8 and U7)."""
+        """The position below which retention would truncate the log now."""
         if document.retention == NO_RETENTION:
             return document.first_position
         cursors = await read_cursors(self._store, self._log_id) if document.retention.cursors else {}
-        now_ms = self._access.clock_ms()
-        cut = await self._retention_cut(document, root, cursors, now_ms)
-        if cut > document.first_position and (document.retention.seconds is not None or cursors):
-            store_ms = await self._store.time_ms()
-            if store_ms < now_ms:
-                cut = await self._retention_cut(document, root, cursors, store_ms)
-        return cut
+        ages = None
+        if document.retention.seconds is not None or cursors:
+            ages = await self.ages.look(age_facts(document, root), cursors)
+        return await self._retention_cut(document, root, cursors, ages)
 
     async def _retention_cut(
-        self, document: StreamLogDocument, root: StreamMetadata, cursors: Mapping[str, CursorState], now_ms: int
+        self,
+        document: StreamLogDocument,
+        root: StreamMetadata,
+        cursors: Mapping[str, CursorState],
+        ages: LogAges | None,
     ) -> int:
-        idle = self._idle_cursors(root, cursors, now_ms)
+        """Ages are proven, not believed (rules P8, P19 and U7). ``ages``: None where nothing depends on them."""
+        retention = document.retention
+        if retention == NO_RETENTION:
+            return document.first_position
+        idle = self._idle_cursors(root, cursors, ages) if ages is not None else frozenset()
         held = {name: cursor.position for name, cursor in cursors.items() if name not in idle}
         held_back = held if cursors else None
+        old_stop = ages.stop_of_older_than(retention.seconds) if ages is not None and retention.seconds else None
         length = root.length if root.has_end else root.last_fragment.length_before
-        cut = stream_retention_cut(root, document.retention, now_ms=now_ms, length=length, cursors=held_back)
+        cut = stream_retention_cut(root, retention, old_stop=old_stop, length=length, cursors=held_back)
         if cut.page is not None:
             # Where another client has paged out meanwhile the exact cut is left to the next round.
             with contextlib.suppress(PageMissingError):
                 part = await self._pages.part(root, cut.page)
                 cut = stream_retention_cut(
-                    root, document.retention, now_ms=now_ms, length=length, cursors=held_back, part=part
+                    root, retention, old_stop=old_stop, length=length, cursors=held_back, part=part
                 )
         return max(document.first_position, cut.position)
 
-    async def idle_cursors(self, root: StreamMetadata, cursors: Mapping[str, CursorState]) -> frozenset[str]:
-        """The names of the cursors that retention ignores now."""
-        idle = self._idle_cursors(root, cursors, self._access.clock_ms())
-        return idle and idle & self._idle_cursors(root, cursors, await self._store.time_ms())
+    async def _count(
+        self, document: StreamLogDocument, root: StreamMetadata
+    ) -> tuple[LogAges, Mapping[str, CursorState]]:
+        """The ages of the log's entries, stored from time to time, and its cursors if they hold entries back."""
+        cursors = await read_cursors(self._store, self._log_id) if document.retention.cursors else {}
+        waited = [] if document.retention.seconds is None else [document.retention.seconds]
+        waited += [self._access.options.log_cursor_idle_seconds] if cursors else []
+        return await self.ages.note(age_facts(document, root), cursors, waited), cursors
 
-    def _idle_cursors(self, root: StreamMetadata, cursors: Mapping[str, CursorState], now_ms: int) -> frozenset[str]:
-        idle_ms = self._access.options.log_cursor_idle_seconds * 1000
-        end = root.end_position
-        known_stop = root.last_fragment.first_position if end is None else end + 1
+    async def idle_cursors(
+        self, document: StreamLogDocument, root: StreamMetadata, cursors: Mapping[str, CursorState]
+    ) -> frozenset[str]:
+        """The names of the cursors that retention ignores now, or would if it looked at cursors."""
+        if not document.retention.cursors:
+            idle_seconds = self._access.options.log_cursor_idle_seconds
+            return await told_idle(self._access, cursors, idle_seconds, _known_stop(root))
+        return self._idle_cursors(root, cursors, await self.ages.look(age_facts(document, root), cursors))
+
+    def _idle_cursors(self, root: StreamMetadata, cursors: Mapping[str, CursorState], ages: LogAges) -> frozenset[str]:
+        idle_seconds = self._access.options.log_cursor_idle_seconds
+        known_stop = _known_stop(root)
         # A cursor at the end waits for the leader, not the other way round.
         return frozenset(
             name
             for name, cursor in cursors.items()
-            if now_ms - cursor.touched_at_ms > idle_ms and cursor.position < known_stop
+            if cursor.position < known_stop and ages.is_unmoved(name, cursor, idle_seconds)
         )
 
     # --- truncation and deletion --------------------------------------------------------------------------------------
@@ -166,5 +195,22 @@ class StreamHousekeeper:
         for ledger_id in (known.value.ledger_id, *(one.ledger_id for one in known.value.abandoned)):
             await self._delete(ledger_id)
         await self._store.delete_document(cursors_document(self._log_id))
+        await self.ages.delete()
         with contextlib.suppress(MetadataConflictError):
             await self._store.delete_document(list_document(self._name), known.version)
+
+
+def age_facts(document: StreamLogDocument, root: StreamMetadata) -> LogFacts:
+    """What the metadata tell of ages. Places are entry ids: positions may be taken a second time by a later term."""
+    pieces: list[PageReference | StreamFragment] = [*root.pages, *root.fragments]
+    return LogFacts(
+        stop=root.last_fragment.first_entry_id,
+        start=root.start_place,
+        is_counted=document.counts_ages,
+        told=tuple(Sealed(piece.first_entry_id, piece.opened_at_ms) for piece in pieces),
+    )
+
+
+def _known_stop(root: StreamMetadata) -> int:
+    end = root.end_position
+    return root.last_fragment.first_position if end is None else end + 1

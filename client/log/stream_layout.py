@@ -152,14 +152,16 @@ class StreamLayout:
     async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
         """What the metadata tell."""
         document, stream = self.view.document, self.view.root.value
+        clocks = await self._housekeeper.ages.clocks()
         return LayoutStatus(
+            clocks=clocks,
             layout="stream",
             retention=document.retention,
             drops_below=max(self.view.first_position, await self._housekeeper.retention_cut(document, stream)),
             segments=segments_of_stream(stream),
             paged_segments=sum(page.fragments for page in stream.pages),
             bytes=stream.settled_bytes,
-            idle_cursors=await self._housekeeper.idle_cursors(stream, cursors),
+            idle_cursors=await self._housekeeper.idle_cursors(document, stream, cursors),
             gaps=(),
             quorums=stream.last_fragment.quorums,
             full_copies=None if stream.full_copies is None else stream.full_copies.value,

@@ -226,6 +226,7 @@ class StreamLead:
 
     async def _tidy_tail(self, writer: TermSegment) -> None:
         """A fragment has been begun."""
+        self.upkeep.rolled()
         self._set_limit(self.active)
         # In the background: a roll that finds no room in the tail would have to wait for it (rule U3).
         await tidy_stream(self._access.store, self._ledger_id, writer_token=self._token(), known=writer.root)

@@ -1,8 +1,8 @@
 """Which positions a stream drops from its front. Pure (rules U7 and P8).
 
 As :mod:`octavo.client.log.retention`, for logs whose entries are in one stream. Age and bytes drop whole fragments: a
-fragment is too old when the next one was begun long enough ago, because it has no newer entry. What was consumed is
-dropped exactly. The last fragment is never dropped.
+fragment is too old when all that lies before the next one is; :mod:`octavo.client.log.ages` counts that. What was
+consumed is dropped exactly. The last fragment is never dropped.
 
 The metadata tell of a page what its first fragment is like. If the cut lies within a page, that page must be read once,
 and the decision made again with it.
@@ -29,16 +29,16 @@ def stream_retention_cut(
     stream: StreamMetadata,
     retention: Retention,
     *,
-    now_ms: int,
+    old_stop: int | None,
     length: int,
     cursors: Mapping[str, int] | None,
     part: StreamMetadata | None = None,
 ) -> StreamCut:
     """The position below which retention lets entries go.
 
-    ``now_ms``: the smaller of the store's time and the own clock's, so that neither drops too early. ``length``: the
-    payload bytes of all positions ever, as far as is known. ``cursors``: as for :func:`retention_cut`. ``part``: the
-    page that an earlier decision on the same metadata has asked for.
+    ``old_stop``: everything at a place below it is for certain older than the limit (rule P19); None: nothing is.
+    ``length``: the payload bytes of all positions ever, as far as is known. ``cursors``: as for :func:`retention_cut`.
+    ``part``: the page that an earlier decision on the same metadata has asked for.
     """
     if retention.cursors and cursors is None:
         return StreamCut(stream.start)  # no consumer has begun
@@ -48,9 +48,9 @@ def stream_retention_cut(
         return StreamCut(stream.start if lowest is None else _bounded(stream, lowest))
     pieces = _pieces(stream, part)
     cuts = [StreamCut(stream.start)]
-    if retention.seconds is not None:
-        before_ms = now_ms - retention.seconds * 1000
-        old = sum(1 for piece in pieces if piece.opened_at_ms < before_ms)
+    if retention.seconds is not None and old_stop is not None:
+        # All that lies before the beginning of each of these is too old.
+        old = sum(1 for piece in pieces if piece.first_entry_id <= old_stop)
         if old:
             cuts.append(StreamCut(pieces[old - 1].first_position, _page(pieces[old - 1])))
     if retention.bytes is not None:

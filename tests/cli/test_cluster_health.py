@@ -1,17 +1,22 @@
 """What `octavo cluster status` finds wrong, as a table; and what `octavo doctor` says of a clock."""
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from octavo.cli.bookies import as_json, as_table
 from octavo.cli.cluster.health import Severity, examine
-from octavo.cli.doctor import certificate_finding, clock_finding
+from octavo.cli.doctor import certificate_finding, clock_finding, clocks_of_store
 from octavo.client.bookie_status import BookieStatus
 from octavo.metadata import BookieState
 from octavo.metadata.garbage_hold import GarbageHold
+from octavo.metadata.memory import MemoryServer, open_memory_store
+from octavo.metadata.proven_time import BootTime, Moment, ProvenTime
 from octavo.protocol.errors import OctavoError, OctavoTimeoutError, UnauthorizedError
 from octavo.protocol.ids import BookieId
+from octavo.repair.waits import DOCUMENT, Waits
+from support.interposed_store import InterposedStore
 
 GOOD: dict[str, Any] = {"disk_space_low": False, "in_doubt": False, "entries_damaged": 0}
 
@@ -106,6 +111,31 @@ def test_problems_come_first_and_a_hold_on_garbage_collection_is_a_warning() -> 
 def test_a_clock_is_compared_with_the_time_in_which_it_was_read(clock: float, result: str, words: str) -> None:
     found = clock_finding("b", clock, before=100.0, after=101.0)
     assert (found.result, words in found.detail) == (result, True)
+
+
+@pytest.mark.parametrize(("ahead_seconds", "result"), [(0, "ok"), (3600, "warning"), (-3600, "warning")])
+async def test_doctor_compares_the_clock_of_the_metadata_store(ahead_seconds: int, result: str) -> None:
+    async with open_memory_store(MemoryServer()) as real:
+        store = InterposedStore(real)
+
+        async def time_ms() -> int:
+            return int((time.time() + ahead_seconds) * 1000)
+
+        store.interpose("time_ms", time_ms)
+        (found,) = await clocks_of_store(store.face)
+        assert (found.check, found.result) == ("clock of the metadata store", result)
+
+
+async def test_doctor_tells_that_the_clock_of_the_auditor_was_wrong() -> None:
+    async with open_memory_store(MemoryServer()) as store:
+        right = Waits(ProvenTime(Moment(1000, 1000, BootTime("a", 5))))
+        version = await store.create_document(DOCUMENT, right.encode())
+        assert len(await clocks_of_store(store)) == 1
+        wrong = Waits(ProvenTime(Moment(86_401_000, 1000, BootTime("a", 5))))
+        await store.compare_and_set_document(DOCUMENT, wrong.encode(), version)
+        _, found = await clocks_of_store(store)
+        assert (found.check, found.result) == ("clocks of repair", "warning")
+        assert "the clock of the auditor is 86,400 s ahead" in found.detail
 
 
 # --- octavo bookies ---------------------------------------------------------------------------------------------------

@@ -75,6 +75,15 @@ def test_idle_cursors_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     assert (billing.split()[-1], mail.split()[-1]) == ("idle", "-")
 
 
+@pytest.mark.parametrize("clocks", ["", "the clock of the client is 7 s behind"])
+def test_clocks_that_disagree_are_said_to(clocks: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = status(octavo.Retention(), {})._replace(clocks=clocks)
+    print_status(found)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("clocks")]
+    assert [line.split(maxsplit=1)[1].startswith(clocks) for line in lines] == [True] * bool(clocks)
+    assert status_as_json(found)["clocks"] == clocks
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_sealed_log_is_said_to_be(sealed: bool, capsys: pytest.CaptureFixture[str]) -> None:
     found = status(octavo.Retention(), {})._replace(sealed=sealed)

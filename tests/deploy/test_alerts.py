@@ -83,6 +83,7 @@ CASES = [
         "RepairPaused", one("octavo_bookie_repair_suspended", "0x9 1x100", ',reason="paused"'), 70,
         {"reason": "paused"},
     ),
+    Case("ClocksDisagree", one("octavo_bookie_repair_clock_ahead_seconds", "-60x9 -61x60"), 20),
 ]  # fmt: skip
 
 
@@ -143,6 +144,11 @@ def test_a_queue_of_repair_that_becomes_shorter_is_not_stuck(tmp_path: Path) -> 
 def test_a_bookie_that_starts_or_stops_need_not_be_registered(tmp_path: Path) -> None:
     series = one("octavo_bookie_registered", "0x60") | one("octavo_bookie_state", "1x60", ',state="starting"')
     try_rules(tmp_path, alert_test(series, alert_at(Case("BookieUnregistered", series, 0), 30, fires=False)))
+
+
+def test_clocks_of_clients_count_as_those_of_the_auditor(tmp_path: Path) -> None:
+    case = Case("ClocksDisagree", one("octavo_client_clock_ahead_seconds", "0x9 86400x60"), 20)
+    try_rules(tmp_path, alert_test(case.series, alert_at(case, 19, fires=False), alert_at(case, 20, fires=True)))
 
 
 def test_every_alert_is_tested_and_has_a_runbook_of_its_own() -> None:

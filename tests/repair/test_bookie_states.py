@@ -1,6 +1,7 @@
 """How the conditions of bookies change (rules A1 to A3)."""
 
 import pytest
+from octavo.metadata.proven_time import BootTime, Moment, ProvenTime
 from octavo.metadata.repair_states import (
     BookieCondition,
     Condition,
@@ -10,7 +11,8 @@ from octavo.metadata.repair_states import (
 )
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import BookieId
-from octavo.repair.bookie_states import Observed, declare_lost, observe
+from octavo.repair.bookie_states import Observed, Step, declare_lost, observe
+from octavo.repair.waits import Waits
 
 LOST_MS = 1000
 A = BookieId("a")
@@ -25,6 +27,17 @@ def with_condition(condition: Condition | None, *, since_ms: int = 10) -> Repair
     until_ms = 500 if condition is Condition.HELD else None
     entry = None if condition is None else BookieCondition(condition, since_ms, until_ms)
     return RepairStates().with_bookie(A, entry)
+
+
+def after(states: RepairStates, elapsed_ms: int) -> Waits:
+    """What was counted of these conditions since they were first seen."""
+    waits = Waits(ProvenTime(Moment(0, 0, BootTime("a", 0)))).of(states)
+    return waits.advanced(Moment(elapsed_ms, elapsed_ms, BootTime("a", elapsed_ms)))
+
+
+def look(states: RepairStates, seen: Observed, *, elapsed_ms: int, now_ms: int = 100) -> Step:
+    """``elapsed_ms`` after the conditions were first seen. ``now_ms``: by the auditor's clock."""
+    return observe(states, seen, waits=after(states, elapsed_ms), now_ms=now_ms, lost_ms=LOST_MS)
 
 
 C = Condition
@@ -60,37 +73,44 @@ def test_every_condition_meets_every_observation(
 ) -> None:
     before, registered, in_doubt, silent, after, since_ms = row
     seen = observed("bcde" + "a" * registered, in_doubt="a" * in_doubt, silent="a" * silent)
-    step = observe(with_condition(before), seen, now_ms=100, lost_ms=LOST_MS)
+    step = look(with_condition(before), seen, elapsed_ms=90)
     entry = step.states.bookies.get(A)
     assert (None if entry is None else entry.condition) is after
     assert (None if entry is None else entry.since_ms) == since_ms
 
 
-def test_a_hold_that_ends_counts_as_missing_from_its_end() -> None:
-    away = observe(with_condition(C.HELD), observed("bcde"), now_ms=700, lost_ms=LOST_MS).states
-    assert away.bookies[A] == BookieCondition(C.MISSING, 500)
-    there = observe(with_condition(C.HELD), observed("abcde"), now_ms=700, lost_ms=LOST_MS).states
-    assert A not in there.bookies
+@pytest.mark.parametrize("now_ms", [0, 700, 10**12])
+def test_a_hold_lasts_for_its_time_whatever_the_auditors_clock_shows(now_ms: int) -> None:
+    """It lasts for 490 ms."""
+    held = with_condition(C.HELD)
+    for seen in (observed("bcde"), observed("abcde")):
+        assert look(held, seen, elapsed_ms=489, now_ms=now_ms).states == held
+    away = look(held, observed("bcde"), elapsed_ms=490, now_ms=now_ms)
+    assert away.states.bookies[A] == BookieCondition(C.MISSING, now_ms)
+    assert away.to_probe == (), "the grace time begins"
+    assert A not in look(held, observed("abcde"), elapsed_ms=490, now_ms=now_ms).states.bookies
 
 
-def test_since_outlives_auditors_and_the_grace_time_ends_once() -> None:
-    states = observe(RepairStates(), observed("bcde"), now_ms=0, lost_ms=LOST_MS).states
-    for now_ms in (400, 999):  # each a new auditor, which has the document only (rule A1)
-        step = observe(decode_states(encode_states(states)), observed("bcde"), now_ms=now_ms, lost_ms=LOST_MS)
+@pytest.mark.parametrize("now_ms", [0, 10**12])
+def test_since_outlives_auditors_and_the_grace_time_ends_once(now_ms: int) -> None:
+    states = look(RepairStates(), observed("bcde"), elapsed_ms=0, now_ms=50).states
+    for elapsed_ms in (400, 999):  # each a new auditor, which has the document only (rule A1)
+        step = look(decode_states(encode_states(states)), observed("bcde"), elapsed_ms=elapsed_ms, now_ms=now_ms)
         assert step.to_probe == ()
-        states = step.states
-    assert observe(states, observed("bcde"), now_ms=1000, lost_ms=LOST_MS).to_probe == (A,)
+        assert step.states == states
+    assert look(states, observed("bcde"), elapsed_ms=1000, now_ms=now_ms).to_probe == (A,)
 
 
-def test_a_condition_that_begins_in_the_future_begins_now() -> None:
-    ahead = with_condition(C.MISSING, since_ms=999_999)  # written by an auditor whose clock was wrong
-    states = observe(ahead, observed("bcde"), now_ms=100, lost_ms=LOST_MS).states
-    assert states.bookies[A].since_ms == 100
-    assert observe(states, observed("bcde"), now_ms=1100, lost_ms=LOST_MS).to_probe == (A,)
+def test_a_bookie_that_was_missing_before_is_not_lost_when_it_is_missing_again() -> None:
+    """An auditor that has seen it back did not live to note that."""
+    counted = after(with_condition(C.MISSING), 5000)
+    again = with_condition(C.MISSING, since_ms=4000)
+    assert observe(again, observed("bcde"), waits=counted, now_ms=5000, lost_ms=LOST_MS).to_probe == ()
+    assert observe(again, observed("bcde"), waits=counted.of(again), now_ms=5000, lost_ms=LOST_MS).to_probe == ()
 
 
 def test_a_bookie_is_lost_only_if_it_answers_no_hello_and_has_not_registered() -> None:
-    step = observe(with_condition(C.MISSING), observed("bcde"), now_ms=2000, lost_ms=LOST_MS)
+    step = look(with_condition(C.MISSING), observed("bcde"), elapsed_ms=2000)
     assert declare_lost(step.states, (), observed("bcde"), now_ms=2000).condition_of(A) is C.MISSING
     assert declare_lost(step.states, (A,), observed("abcde"), now_ms=2000).condition_of(A) is C.MISSING
     lost = declare_lost(step.states, (A,), observed("bcde"), now_ms=2000)
@@ -107,8 +127,8 @@ def test_a_bookie_is_lost_only_if_it_answers_no_hello_and_has_not_registered() -
 )  # fmt: skip
 def test_the_brake_is_on_while_half_of_the_bookies_are_missing(registered: str, known: str, brake: bool) -> None:
     seen = observed(registered, known=known)
-    step = observe(RepairStates(), seen, now_ms=0, lost_ms=LOST_MS)
-    later = observe(step.states, seen, now_ms=5000, lost_ms=LOST_MS)
+    step = look(RepairStates(), seen, elapsed_ms=0)
+    later = look(step.states, seen, elapsed_ms=5000)
     missing = tuple(map(BookieId, sorted(set(known) - set(registered))))
     assert later.states.brake is brake
     assert later.to_probe == (() if brake else missing)
@@ -117,29 +137,29 @@ def test_the_brake_is_on_while_half_of_the_bookies_are_missing(registered: str, 
 
 
 def test_an_override_of_the_brake_ends_with_the_emergency() -> None:
-    states = observe(RepairStates(), observed("a", known="abc"), now_ms=0, lost_ms=LOST_MS).states
+    states = look(RepairStates(), observed("a", known="abc"), elapsed_ms=0).states
     overridden = RepairStates(states.bookies, brake=True, brake_overridden=True)
-    step = observe(overridden, observed("a", known="abc"), now_ms=5000, lost_ms=LOST_MS)
+    step = look(overridden, observed("a", known="abc"), elapsed_ms=5000)
     assert step.to_probe == ("b", "c")
-    back = observe(step.states, observed("abc", known="abc"), now_ms=6000, lost_ms=LOST_MS).states
+    back = look(step.states, observed("abc", known="abc"), elapsed_ms=6000).states
     assert (back.brake, back.brake_overridden) == (False, False)
 
 
 def test_lost_bookies_do_not_count_for_the_brake() -> None:
     states = RepairStates({BookieId(one): BookieCondition(C.LOST, 0) for one in "cde"})
-    assert not observe(states, observed("ab"), now_ms=0, lost_ms=LOST_MS).states.brake
+    assert not look(states, observed("ab"), elapsed_ms=0).states.brake
 
 
 def test_a_bookie_that_the_cluster_has_forgotten_leaves_the_document_unless_it_is_retired() -> None:
     for condition in (C.MISSING, C.LOST, C.DOUBTFUL):
         seen = observed("bcde", known="bcde")
-        assert A not in observe(with_condition(condition), seen, now_ms=1, lost_ms=1).states.bookies
-    kept = observe(with_condition(C.RETIRED), observed("bcde", known="bcde"), now_ms=1, lost_ms=1).states
+        assert A not in look(with_condition(condition), seen, elapsed_ms=1).states.bookies
+    kept = look(with_condition(C.RETIRED), observed("bcde", known="bcde"), elapsed_ms=1).states
     assert kept.condition_of(A) is C.RETIRED
 
 
 def test_a_healthy_cluster_changes_nothing() -> None:
-    assert observe(RepairStates(), observed("abcde"), now_ms=5, lost_ms=LOST_MS).states == RepairStates()
+    assert look(RepairStates(), observed("abcde"), elapsed_ms=5).states == RepairStates()
 
 
 def test_the_document_is_read_as_it_was_written() -> None:

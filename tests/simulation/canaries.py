@@ -183,7 +183,7 @@ CANARIES: dict[str, Canary] = {
     "stream-retention-ignores-cursors": Canary("retention of a stream drops what a cursor holds back", "P8",
                                                streams.retention_ignores_cursors),
     "stream-retention-believes-clock": Canary("retention of a stream by age asks the leader's clock alone", "P8",
-                                              streams.retention_believes_own_clock),
+                                              logs.retention_believes_own_clock),
     "stream-time-falls": Canary("a new term does not start at the last time of sealing", "P10", streams.time_falls),
     "stream-deletion-keeps-stream": Canary("the stream of a deleted log is not deleted", "P13",
                                            streams.deletion_keeps_stream),

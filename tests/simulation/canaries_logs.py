@@ -11,13 +11,14 @@ from octavo.client.log.chain_view import ChainView, Place
 from octavo.client.log.changes import AppendSegment, MarkDeleted, Truncate, Write, _lies_below
 from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.cursor_keeper import CursorKeeper
-from octavo.client.log.cursor_reading import read_cursors, read_cursors_document
+from octavo.client.log.cursor_reading import read_cursors_document
 from octavo.client.log.document import Dropped, LogDocument, SegmentEnd
 from octavo.client.log.housekeeping import Housekeeper
 from octavo.client.log.leader_steps import LeaderSteps
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.update import read_document, read_log
 from octavo.client.log.writer import LogWriter
+from octavo.metadata.proven_time import Moment, ProvenTime
 from octavo.protocol.errors import NoSuchLedgerError
 from simulation.patches import Patch, patch
 
@@ -115,12 +116,12 @@ def retention_ignores_cursors() -> list[Patch]:
 
 
 def retention_believes_own_clock() -> list[Patch]:
-    @patch(Housekeeper, "retention_cut")
-    async def retention_cut(_original: Any, self: Any, document: LogDocument) -> int:
-        cursors = await read_cursors(self._store, self._log_id) if document.retention.cursors else {}
-        return int(self._retention_cut(document, cursors, self._access.clock_ms()))
+    @patch(ProvenTime, "advanced")
+    def advanced(original: Any, self: Any, now: Moment) -> Any:
+        time = original(self, now)
+        return replace(time, ms=max(self.ms, self.ms + now.wall_ms - self.at.wall_ms))
 
-    return [retention_cut]
+    return [advanced]
 
 
 def retention_drops_below_its_size() -> list[Patch]:

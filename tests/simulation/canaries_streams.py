@@ -155,17 +155,9 @@ def trims_what_is_kept() -> list[Patch]:
 
 def retention_ignores_cursors() -> list[Patch]:
     @patch(StreamHousekeeper, "_retention_cut")
-    async def retention_cut(original: Any, self: Any, document: Any, root: Any, _cursors: Any, now_ms: int) -> int:
+    async def retention_cut(original: Any, self: Any, document: Any, root: Any, _cursors: Any, ages: Any) -> int:
         free = replace(document, retention=replace(document.retention, cursors=False))
-        return int(await original(self, free, root, {}, now_ms))
-
-    return [retention_cut]
-
-
-def retention_believes_own_clock() -> list[Patch]:
-    @patch(StreamHousekeeper, "retention_cut")
-    async def retention_cut(_original: Any, self: Any, document: Any, root: Any) -> int:
-        return int(await self._retention_cut(document, root, {}, self._access.clock_ms()))
+        return int(await original(self, free, root, {}, ages))
 
     return [retention_cut]
 

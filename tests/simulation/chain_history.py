@@ -64,7 +64,6 @@ class ChainHistory(LogHistory):
                 after.first_position,
                 after.first_position,
                 kept,
-                store_ms=self.store.time_ms(),
                 youngest_made_at=self.youngest_made_at(before.first_position, after.first_position),
                 now=self.now(),
             )
@@ -75,12 +74,12 @@ class ChainHistory(LogHistory):
         self._saw_pieces(after)
 
     def _saw_pieces(self, document: LogDocument) -> None:
+        now = self.store.now()
         for page in document.pages:
-            self.retention.saw_piece(page.stop_position, Piece(page.bytes, page.sealed_at_ms))
+            self.retention.saw_piece(page.stop_position, Piece(page.bytes, now))
         for segment in document.segments:
             if segment.stop_position is not None and segment.end is not None:
-                newest_ms = segment.end.sealed_at_ms or segment.created_at_ms
-                self.retention.saw_piece(segment.stop_position, Piece(segment.end.bytes, newest_ms))
+                self.retention.saw_piece(segment.stop_position, Piece(segment.end.bytes, now))
 
     def _retains(self, after: LogDocument) -> bool:
         """Whether retention may have moved the beginning: to the start of a segment, and not into the last two."""

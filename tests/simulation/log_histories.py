@@ -31,13 +31,12 @@ class LogHistories:
     def __init__(
         self,
         server: MemoryServer,
-        time_ms: Callable[[], int],
         versions: dict[LedgerId, list[LedgerMetadata]],
         *,
         now: Callable[[], float],
     ) -> None:
         """As :class:`LogStore`."""
-        self.store = LogStore(server, time_ms, versions, now)
+        self.store = LogStore(server, versions, now)
         self.all: dict[str, LogHistory] = {}
         """Log id -> history."""
         self._numbers = itertools.count(1)

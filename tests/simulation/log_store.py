@@ -17,17 +17,15 @@ class LogStore:
     def __init__(
         self,
         server: MemoryServer,
-        time_ms: Callable[[], int],
         versions: dict[LedgerId, list[LedgerMetadata]],
         now: Callable[[], float],
     ) -> None:
-        """``time_ms``: the time by the clock of the metadata store. ``versions``: every version of the metadata of
-        every segment, which another part records. ``now``: the world's time."""
+        """``versions``: every version of the metadata of every segment, which another part records. ``now``: the
+        world's time."""
         self.server = server
-        self.time_ms = time_ms
         self.now = now
         self.ages_by_the_world = False
-        """Whether the ages of entries are judged by the world's time; otherwise by the store's."""
+        """Whether ages are judged by the entries; otherwise by what the metadata told of them."""
         self.versions = versions
         self.pages: dict[str, tuple[Segment, ...]] = {}
         """Pages of the lists of chains, also those that have been deleted."""

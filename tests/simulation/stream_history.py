@@ -111,7 +111,6 @@ class StreamLogHistory(LogHistory):
             cut,
             above.first_position,
             kept,
-            store_ms=self.store.time_ms(),
             youngest_made_at=self.youngest_made_at(first, cut),
             now=self.now(),
         )
@@ -129,7 +128,7 @@ class StreamLogHistory(LogHistory):
         extents = self.roots.extents
         for one, following in pairwise(extents):
             size = following.fragment.length_before - one.fragment.length_before
-            piece = Piece(size, following.fragment.opened_at_ms)
+            piece = Piece(size, self.store.now())
             self.retention.saw_piece(following.fragment.first_position, piece)
         return named
 

@@ -250,7 +250,7 @@ def test_retention_that_drops_a_young_entry_is_found_whatever_clocks_show(second
     judged.judges_by_the_world = True
     judged.saw_piece(4, Piece(10, 0))
     with pytest.raises(Violation, match="P8") if is_broken else contextlib.nullcontext():
-        judged.check(4, 4, 0, store_ms=1_000_000, youngest_made_at=5.0, now=5.0 + seconds)
+        judged.check(4, 4, 0, youngest_made_at=5.0, now=5.0 + seconds)
 
 
 def test_youngest_entry_of_a_range_is_known_by_the_time_at_which_it_was_added(leader: Leader) -> None:

@@ -394,9 +394,7 @@ class World:
         self.network = Network(self.loop, self.rng_for("network"), plan.network, self.trace)
         self.metadata = MetadataService(self.loop, self.network, self.rng_for("metadata"), self.trace, epoch=EPOCH)
         self.history = History()
-        self.log_histories = LogHistories(
-            self.metadata.server, self.metadata.time_ms, self.history.early, now=lambda: self.loop.now
-        )
+        self.log_histories = LogHistories(self.metadata.server, self.history.early, now=lambda: self.loop.now)
         self.log_histories.store.ages_by_the_world = plan.hardships.clocks
         self.metadata.on_ledger = self._ledger_changed
         self.metadata.on_document = self._document_changed

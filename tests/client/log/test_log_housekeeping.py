@@ -5,7 +5,6 @@ import itertools
 import random
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from hypothesis import given
@@ -42,6 +41,7 @@ from octavo.client.log.pacing import TakeoverPacing
 from octavo.client.log.update import read_log, update_log
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.metadata.proven_time import BootTime
 from octavo.metadata.store import DOCUMENT_BYTES_MAX, Versioned
 from octavo.protocol.errors import NoSuchLogError
 from octavo.protocol.ids import LedgerId
@@ -70,6 +70,7 @@ async def made(name: str, segments: int) -> tuple[MetadataStore, LedgerAccess, H
         read=no_ledger,  # type: ignore[arg-type]
         streams=None,  # type: ignore[arg-type]
         on_cursors_not_stored=lambda: None,
+        boot_clock=lambda: BootTime("a host", 10_000),
     )
     await store.create_document(list_document("orders"), empty_log().encode())
     known = await read_log(store, "orders")
@@ -148,41 +149,17 @@ async def test_pages_that_no_list_names_are_deleted_with_the_log() -> None:
     assert [name async for name in store.list_documents()] == ["log-pages/id-10/other"]
 
 
-async def aged(store_ms: int) -> tuple[int, int]:
-    """What retention by age drops of a log whose entries are five seconds old by this client's clock, where the store's
-    clock shows ``store_ms``; and how often the store was asked."""
-    store, access, _ = await made(f"aged-{store_ms}", 6)
-    asked = 0
-
-    class Clock:
-        """The store, with a clock of its own."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(store, name)
-
-        async def time_ms(self) -> int:
-            nonlocal asked
-            asked += 1
-            return store_ms
-
-    known = await update_log(store, "orders", SetRetention(Retention(seconds=2)), log_id="id-1")
-    keeper = Housekeeper(replace(access, store=cast(MetadataStore, Clock())), "orders", "id-1")
-    return await keeper.retention_cut(known.value), asked
-
-
-async def test_nothing_is_dropped_that_is_young_by_the_clock_of_the_store() -> None:
-    assert await aged(store_ms=10_000) == (12, 1)
-    assert await aged(store_ms=6_000) == (0, 1), "this client's clock is ahead"
-    assert await aged(store_ms=900_000) == (12, 1), "the store's clock is ahead: this client's counts"
-
-
 @pytest.mark.parametrize(
     ("retention", "later_ms", "due"),
     [
         (Retention(), 10**9, False),
         (Retention(bytes=10**9), 10**9, False),
-        (Retention(seconds=100), 90_000, False),
-        (Retention(seconds=100), 106_000, True),
+        (Retention(seconds=100), 69_000, False),
+        (Retention(seconds=100), 70_000, True),
+        (Retention(seconds=100_000), 6_000_000, False),
+        (Retention(seconds=100_000), 6_300_000, True),
+        (Retention(seconds=10), 20_000, False),
+        (Retention(seconds=10), 20_001, True),
         (Retention(cursors=True), 10_000, True),
     ],
 )
@@ -191,7 +168,8 @@ async def test_a_round_is_due_only_where_there_may_be_something_to_do(
 ) -> None:
     store, access, _ = await made(f"due-{later_ms}-{retention.seconds}-{retention.bytes}-{retention.cursors}", 6)
     now_ms = 10_000
-    keeper = Housekeeper(replace(access, clock_ms=lambda: now_ms), "orders", "id-1")
+    boot_clock = lambda: BootTime("a host", now_ms)  # noqa: E731
+    keeper = Housekeeper(replace(access, boot_clock=boot_clock), "orders", "id-1")
     await update_log(store, "orders", SetRetention(retention), log_id="id-1")
     assert keeper.may_be_due(), "nothing is known yet"
     tidied = (await keeper.tidy()).value

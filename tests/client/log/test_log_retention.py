@@ -40,7 +40,11 @@ IDLE: dict[str, int] = {}
 )
 def test_what_is_dropped(retention: Retention, cursors: dict[str, int] | None, cut: int) -> None:
     document = log_of(3, 4, 5, 6, None, retention=retention)
-    assert retention_cut(document, now_ms=NOW, cursors=cursors) == cut
+    limit_ms = math.inf if retention.seconds is None else retention.seconds * 1000
+    ends = [(segment.stop_position, segment.end) for segment in document.segments]
+    old = [stop for stop, end in ends if end is not None and NOW - end.sealed_at_ms > limit_ms]
+    old_stop = max((stop for stop in old if stop is not None), default=None)
+    assert retention_cut(document, old_stop=old_stop, cursors=cursors) == cut
 
 
 @pytest.mark.parametrize(
