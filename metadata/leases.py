@@ -253,7 +253,7 @@ class LeaseKeeper:
         self._closed = True
         self._session = None
         for lease in self._leases.values():
-            lease.end()
+            lease.end(LeaseEnd("the process was forked, and the child holds none"))
 
     async def close(self) -> None:
         """Release everything. Does not raise when the store does not answer or is of no use any more: the session then

@@ -10,14 +10,14 @@ where the candidate is paused between the question and the step.
 
 from collections.abc import Callable
 
-from octavo.metadata.store import Lease
+from octavo.client.log.lock import LogLock
 from octavo.protocol.errors import LeaseLostError
 
 type CheckHeld = Callable[[], None]
 """Raises :class:`LeaseLostError` once the lock is not held any more."""
 
 
-def held_by(lease: Lease | None, log_name: str) -> CheckHeld:
+def held_by(lease: LogLock | None, log_name: str) -> CheckHeld:
     """The check for a candidate with this lock; without a lock there is nothing to lose."""
 
     def check() -> None:

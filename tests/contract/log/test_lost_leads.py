@@ -4,6 +4,7 @@ leads on in its term (rule P18)."""
 import asyncio
 import logging
 import re
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -52,6 +53,10 @@ async def run_out(logs: LogCluster, leader: Leader) -> None:
     """The leader's process stands still for longer than its lease, and comes back."""
     await logs.metadata.advance(LEASE_SECONDS + 1, asleep=leader.handle)
     await leader.handle.renew_leases()
+
+
+def _has_got_again(leader: Leader, count: int) -> bool:
+    return bool(leader.client.metrics()[GOT_AGAIN] == count)
 
 
 async def _is_wanted(leader: Leader) -> bool:
@@ -128,7 +133,7 @@ async def test_a_lease_that_ran_out_while_no_other_client_wants_the_log_is_got_a
     leader = await leader_of(logs)
     for number in range(1, 4):
         await run_out(logs, leader)
-        await eventually(lambda count=number: leader.client.metrics()[GOT_AGAIN] == count)
+        await eventually(partial(_has_got_again, leader, number))
         assert await leader.writer.add(b"%d" % number) == number
     assert not leader.writer.lost.is_set()
     assert leader.writer.term == 1

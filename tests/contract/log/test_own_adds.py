@@ -2,6 +2,7 @@
 leads once at a time."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from octavo.protocol.errors import BookieOverloadedError
@@ -45,7 +46,7 @@ async def test_what_other_clients_have_added_is_seen_by_an_iteration_that_begins
         for number, payload in enumerate(PAYLOADS, 1):
             await writer.add(payload)
             assert await other.refresh() == other.end
-            await eventually(lambda count=number: _reaches(other, count))
+            await eventually(partial(_reaches, other, number))
             assert [entry.payload async for entry in other] == PAYLOADS[:number]
             await writer.roll()
     late = await (await logs.client()).open_log("orders")

@@ -62,16 +62,17 @@ async def replace_bookies(logs: LogCluster) -> None:
 async def replace_in(logs: LogCluster, ledger_id: LedgerId, gone: Any, other: Any) -> None:
     """Repair replaces a bookie in every fragment of the ledger or stream."""
     found = (await logs.store.read_either(ledger_id)).value
-    for fragment in found.fragments:
-        at = fragment.bookies.index(gone)
-        if isinstance(found, StreamMetadata):
+    if isinstance(found, StreamMetadata):
+        for fragment in found.fragments:
+            at = fragment.bookies.index(gone)
             change = ReplaceStreamMember(fragment.first_entry_id, _last_of(found, fragment), at, gone, other)
             await update_stream(logs.store, ledger_id, change, writer_token="repair")
-        else:
-            last = found.fragment_last_entry_id(fragment)
-            assert last is not None, "the ledger is closed"
-            ledger_change = ReplaceMember(fragment.first_entry_id, last, at, gone, other)
-            await update_ledger(logs.store, ledger_id, ledger_change, writer_token="repair")
+        return
+    for part in found.fragments:
+        last = found.fragment_last_entry_id(part)
+        assert last is not None, "the ledger is closed"
+        ledger_change = ReplaceMember(part.first_entry_id, last, part.bookies.index(gone), gone, other)
+        await update_ledger(logs.store, ledger_id, ledger_change, writer_token="repair")
 
 
 def _last_of(stream: StreamMetadata, fragment: Any) -> int:
@@ -134,7 +135,8 @@ async def test_a_handle_from_before_bookies_were_replaced_reads(logs: LogCluster
             match how:
                 case "follow":
                     following = handle.follow(0)
-                    assert [(await anext(following)).payload for _ in range(2)] == [b"0", b"1"]
+                    seen = [await anext(following) for _ in range(2)]
+                    assert [one.payload for one in seen if isinstance(one, octavo.LogEntry)] == [b"0", b"1"]
                     await following.aclose()
                 case "read":
                     assert [entry.payload for entry in await handle.read(0, 0)] == [b"0"]
