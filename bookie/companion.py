@@ -67,6 +67,10 @@ class CompanionView:
         garbage collection goes by (rules B5 and D5), and what the store raises."""
         await self._check_metadata()
 
+    def owns_id(self) -> bool:
+        """Whether the bookie's id is certainly its own (rule B10)."""
+        return self._service.standing.may_deny()
+
     def take_add_delay_seconds(self) -> float:
         """Mean time that this bookie took for the adds of clients that it has answered since the last call; 0.0 when
         there were none. What repair copies in is no add."""

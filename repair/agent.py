@@ -74,7 +74,7 @@ class Agent:
             bookie.copies, self._pool, Pace(control, bookie.take_add_delay_seconds),
             request_timeout_seconds=settings.request_timeout_seconds,
         )  # fmt: skip
-        self._naming = Naming(bookie.store)
+        self._naming = Naming(bookie.store, bookie.owns_id)
         self._jobs = Jobs(
             bookie, self._pool, self._puller, self._naming,
             states=lambda: self._states, token=f"{bookie.rng.getrandbits(_TOKEN_BITS):032x}",

@@ -86,6 +86,9 @@ class LocalBookie(Protocol):
         """Whether the metadata may be older than what bookies have on their disks, as garbage collection asks it (rules
         B5 and D5). Raises :class:`MetadataError` if they may be, with the reason, and what the store raises."""
 
+    def owns_id(self) -> bool:
+        """Whether the bookie's id is certainly its own: it is registered, and no other can be (rule B10)."""
+
     def take_add_delay_seconds(self) -> float:
         """Mean time that the adds of clients have taken here since the last call; 0.0 when there were none. Copies are
         no adds: repair must not slow down because of itself."""

@@ -4,10 +4,12 @@ While one batch is under way further changes gather; then they become the next b
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from octavo.metadata.either import EitherMetadata
 from octavo.metadata.store import MetadataStore, Version
+from octavo.protocol.errors import MetadataUnavailableError
 
 BATCH_MAX: Final = 256
 """Most changes handed to the store at a time."""
@@ -15,11 +17,18 @@ BATCH_MAX: Final = 256
 type _Change = tuple[EitherMetadata, Version, "asyncio.Future[Version | None]"]
 
 
+def _always() -> bool:
+    return True
+
+
 class Naming:
     """Makes compare-and-sets of ledgers. Used from one event loop."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, owns_id: Callable[[], bool] = _always) -> None:
+        """``owns_id``: whether the bookie's id is certainly its own. Nothing is changed while it may not be: a process
+        that was paused would name what other disks do not have (rule B10)."""
         self._store = store
+        self._owns_id = owns_id
         self._waiting: list[_Change] = []
         self._task: asyncio.Task[None] | None = None
         self.conflicts = 0
@@ -63,7 +72,7 @@ class Naming:
 
     async def _write(self, batch: list[_Change]) -> None:
         try:
-            versions = await self._store.compare_and_set_ledgers([(change, expected) for change, expected, _ in batch])
+            versions = await self._change([(change, expected) for change, expected, _ in batch])
         except Exception as error:  # of any kind: a job that gets no outcome would wait for ever
             for _, _, outcome in batch:
                 if not outcome.done():
@@ -77,3 +86,10 @@ class Naming:
         for (_, _, outcome), version in zip(batch, versions, strict=True):
             if not outcome.done():
                 outcome.set_result(version)
+
+    async def _change(self, changes: Sequence[tuple[EitherMetadata, Version]]) -> list[Version | None]:
+        if not self._owns_id():
+            raise MetadataUnavailableError(
+                "the bookie is not registered, so it names itself nowhere", may_have_happened=False
+            )
+        return await self._store.compare_and_set_ledgers(changes)

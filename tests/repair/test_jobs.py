@@ -173,6 +173,21 @@ async def test_the_target_copies_verbatim_and_then_names_itself_under_its_lock(w
     assert {one.ledger_key for one in reads} == {b""}
 
 
+async def test_a_bookie_that_may_not_own_its_id_any_more_names_itself_nowhere(workshop: Workshop) -> None:
+    """Rule B10: the copies are on these disks, and the id may have others."""
+    ledger = await closed_ledger(workshop)
+    before = await workshop.cluster.store.read_ledger(ledger.id)
+    owns_id = False
+    naming = Naming(workshop.cluster.store, lambda: owns_id)
+    with pytest.raises(MetadataUnavailableError) as refused:
+        await naming.compare_and_set(before.value, before.version)
+    assert not refused.value.may_have_happened
+    assert await workshop.cluster.store.read_ledger(ledger.id) == before
+    owns_id = True
+    assert await naming.compare_and_set(before.value, before.version) is not None
+    await naming.close()
+
+
 async def test_copies_of_a_private_ledger_are_stored_as_those_of_a_private_ledger(workshop: Workshop) -> None:
     """Rule S3."""
     public, private = await closed_ledger(workshop), await closed_ledger(workshop)

@@ -174,6 +174,9 @@ class MemoryBookie:
     def take_add_delay_seconds(self) -> float:
         return 0.0
 
+    def owns_id(self) -> bool:
+        return True
+
     async def set_draining(self, draining: bool) -> None:
         self.draining = draining
         await asyncio.sleep(0)
