@@ -345,7 +345,6 @@ class Bookie:
             plain_too=config.tls == "optional",
             limits=arrival_limits(config),
             serve=serve,
-            served=lambda: len(service.connections),
         )
 
     async def _follow_principals(self, service: BookieService, store: MetadataStore) -> None:

@@ -223,7 +223,8 @@ class BookieConfig:
     """Ledgers new to this bookie that one client may write or fence per second; the first request of further ones is
     refused, and writers repeat it. 0: no limit."""
     hello_timeout_seconds: float = _setting(_seconds(0.01, 3600), 10.0)
-    """A client that has not sent its hello by then loses its connection."""
+    """A client that has not sent its hello by then, or has not authenticated where that is required, loses its
+    connection."""
     frame_timeout_seconds: float = _setting(_seconds(0.01, 86400), 60.0)
     """A client that has not completed a frame by then loses its connection."""
     unfinished_frame_bytes: int = _setting(_integer(16 * _MEBIBYTE, 1024 * 1024 * _MEBIBYTE), 128 * _MEBIBYTE)

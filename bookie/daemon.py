@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,6 +26,7 @@ from octavo.bookie.attendant import Attendant
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import Companion
 from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.descriptors import connections_within, raise_limit_of_files
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.log_level import LogLevel
@@ -176,7 +178,7 @@ class _World(NamedTuple):
 async def _start(config: BookieConfig, world: _World, companion: Companion | None) -> Bookie:
     await _check_release(world.store)
     return await Bookie.start(
-        config,
+        _within_descriptors(config),
         filesystem=world.filesystem,
         store=world.store,
         rng=world.rng,
@@ -187,6 +189,19 @@ async def _start(config: BookieConfig, world: _World, companion: Companion | Non
         companion=companion,
         audit=world.audit,
     )
+
+
+def _within_descriptors(config: BookieConfig) -> BookieConfig:
+    """The configuration with no more connections than the process has descriptors for (rule B12)."""
+    limit = raise_limit_of_files()
+    connections_max = connections_within(limit, config.connections_max)
+    if connections_max == config.connections_max:
+        return config
+    log.warning(
+        "connections_max is lowered to what the limit of file descriptors allows; raise LimitNOFILE= or `ulimit -n`",
+        connections_max=connections_max, configured=config.connections_max, file_descriptors=limit,
+    )  # fmt: skip
+    return replace(config, connections_max=connections_max)
 
 
 async def _unless_stopped[T](stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

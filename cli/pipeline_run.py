@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from octavo.cli.output import Progress, progress_bar
 from octavo.cli.session import CommandError, LogLevel, finish
 from octavo.pipeline.session import spark_session
-from py4j.protocol import Py4JError
 from pyspark import StatusTracker
 from pyspark.errors import PySparkException
 
@@ -78,7 +77,7 @@ async def cancel_jobs[T](working: asyncio.Future[T], started: "asyncio.Future[Sp
     it says to a cancellation after that is of no interest."""
     while not working.done():
         if started.done():
-            with contextlib.suppress(Py4JError):
+            with contextlib.suppress(Exception):
                 started.result().sparkContext.cancelAllJobs()
         await asyncio.wait([working], timeout=PROGRESS_SECONDS)
     if not working.cancelled():

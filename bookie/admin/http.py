@@ -69,6 +69,15 @@ class HttpListener:
         """A connection that has been accepted."""
         return HttpConnection(self)
 
+    def give_way(self) -> bool:
+        """End the oldest connection on which no request is being answered; False if there is none (rule B12)."""
+        oldest = next((connection for connection in self.connections if not connection.answers), None)
+        if oldest is None:
+            return False
+        del self.connections[oldest]
+        oldest.abort()
+        return True
+
     def close(self) -> None:
         """End every connection."""
         for connection in list(self.connections):
@@ -95,6 +104,11 @@ class HttpConnection(asyncio.Protocol):
         self._names: tuple[str, ...] | None = None
         self._peer: str | None = None
 
+    @property
+    def answers(self) -> bool:
+        """Whether a request is being answered."""
+        return self._work is not None
+
     # --- transport callbacks ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -104,7 +118,7 @@ class HttpConnection(asyncio.Protocol):
         self._names = names_of(session.peer_certificate()) if session is not None else None
         self._peer = None if self._listener.trusted else peer_name(transport)
         listener = self._listener
-        full = len(listener.connections) >= self._limits.connections_max
+        full = len(listener.connections) >= self._limits.connections_max and not listener.give_way()
         listener.connections[self] = None
         if full:
             self._refuse(HttpError(503, "Overloaded", "too many connections; try again later", retryable=True))

@@ -75,13 +75,12 @@ class AdminServer:
             plain_too=False,
             limits=ArrivalLimits(
                 connections_max=limits.connections_max,
-                connections_per_address_max=limits.connections_max,
+                connections_per_address_max=limits.connections_max // 2,
                 handshakes_max=limits.connections_max,
                 handshakes_per_second=_HANDSHAKES_PER_SECOND,
                 handshake_seconds=limits.request_seconds,
             ),
             serve=listener.connection,
-            served=lambda: len(listener.connections),
             refusal=refusal_without_tls,
         )
         server = await asyncio.get_running_loop().create_server(arrivals.connection, host, port, backlog=_BACKLOG)

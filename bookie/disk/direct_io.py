@@ -12,6 +12,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from octavo.bookie.disk.descriptors import open_descriptor
+
 DIRECT_BLOCK_BYTES = 4096
 """Offsets, sizes and addresses of direct writes are multiples of this: no common disk requires more."""
 
@@ -40,7 +42,7 @@ class DirectWriter:
     def open(cls, path: Path) -> "DirectWriter | None":
         """A writer of the file ``path``; None where its file system does not support direct writes of such blocks."""
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT)
+            descriptor = open_descriptor(path, os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT)
         except OSError as error:
             if error.errno in _UNSUPPORTED:
                 return None

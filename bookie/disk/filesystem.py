@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from octavo.bookie.disk.async_writes import AsyncWrites
+from octavo.bookie.disk.descriptors import open_descriptor, reserve
 from octavo.bookie.disk.direct_io import DirectWriter
 from octavo.bookie.disk.real_file import DirectFile, Lane, RealFile
 from octavo.security import forks
@@ -237,7 +238,7 @@ class RealFileSystem:
         )
 
     async def list_directory(self, path: Path) -> list[str]:
-        return sorted(await self._lane.submit(os.listdir, path))
+        return sorted(await self._lane.submit(_list_directory, path))
 
     async def exists(self, path: Path) -> bool:
         return bool(await self._lane.submit(os.path.exists, path))
@@ -274,12 +275,16 @@ class RealFileSystem:
 
 
 def _open(path: Path, flags: int, direct: bool) -> tuple[int, DirectWriter | None]:
-    descriptor = os.open(path, flags, 0o640)
+    descriptor = open_descriptor(path, flags, 0o640)
     try:
         return descriptor, DirectWriter.open(path) if direct else None
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _list_directory(path: Path) -> list[str]:
+    return reserve().opened(lambda: os.listdir(path))
 
 
 def _close_unwanted(opening: asyncio.Future[tuple[int, DirectWriter | None]]) -> None:
@@ -303,7 +308,7 @@ def _make_directory(path: Path) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
@@ -327,7 +332,7 @@ class _Lock:
 
 
 def _lock(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:

@@ -8,7 +8,8 @@ A handshake costs the bookie about a millisecond, and memory until it is complet
 rate, and only so many are incomplete at a time. A connection over these limits waits: the bookie does not read its
 socket. An incomplete handshake that has taken half a second gives way to one that waits. Each connection must be ready
 within ``handshake_seconds`` in any case. The handshakes of different addresses begin in turn, and no address may have
-more than ``connections_per_address_max`` connections that are not ready: one that opens very many delays itself.
+more than ``connections_per_address_max`` connections that are not ready: one that opens very many delays itself. All
+that are not ready have a share of the places, and the oldest makes way when it is used up (rule B12).
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import cast
 
 import structlog
 from octavo.bookie.server.limits import ArrivalLimits
+from octavo.bookie.server.strangers import STRANGERS_SHARE
 from octavo.protocol.errors import BookieOverloadedError, OctavoError, UnauthorizedError
 from octavo.protocol.frames import frame_of
 from octavo.protocol.messages import CONNECTION_REQUEST_ID, Op, encode_error
@@ -44,7 +46,7 @@ def refusal_frame(error: OctavoError) -> bytes:
 
 
 class Arrivals:
-    """See the module. ``serve`` makes the protocol of a connection that is ready; ``served`` counts those.
+    """See the module. ``serve`` makes the protocol of a connection that is ready.
     ``refusal``: the bytes that tell a client without TLS why its connection is refused."""
 
     def __init__(
@@ -54,7 +56,6 @@ class Arrivals:
         plain_too: bool,
         limits: ArrivalLimits,
         serve: Callable[[], asyncio.Protocol],
-        served: Callable[[], int],
         refusal: Callable[[OctavoError], bytes] = refusal_frame,
     ) -> None:
         """``context``: that of the handshakes that begin now. It may change at any time; existing connections stay
@@ -66,7 +67,6 @@ class Arrivals:
         """How handshakes ended, each of :data:`HANDSHAKE_OUTCOMES`."""
         self._limits = limits
         self._serve = serve
-        self._served = served
         self._waiting: dict[_Arrival, None] = {}
         """All that are not ready yet."""
         self._of_address: Counter[str] = Counter()
@@ -103,10 +103,10 @@ class Arrivals:
     def enter(self, arrival: "_Arrival") -> bool:
         """A connection has come; whether it may stay."""
         limit = self._limits.connections_per_address_max
-        if self._served() + len(self._waiting) >= self._limits.connections_max or (
-            limit and self._of_address[arrival.address] >= limit
-        ):
+        if limit and self._of_address[arrival.address] >= limit:
             return False
+        if len(self._waiting) >= max(self._limits.connections_max // STRANGERS_SHARE, 1):
+            next(iter(self._waiting)).expire()
         self._of_address[arrival.address] += 1
         self._waiting[arrival] = None
         return True

@@ -2,7 +2,8 @@
 
 An event is noted on the event loop and written by a thread: a disk that hangs delays no request. What cannot be written
 is counted, and a line says how much is missing once lines can be written again. Equal refusals are one line in ten
-seconds, with their number: an attack must not fill the disk.
+seconds, with their number. Refusals of clients whose principal is not known have a budget of lines; the others are one
+line in ten seconds, with their number. So an attack neither fills the disk nor washes out what principals did.
 
 The file is renamed when it is full (``FILE.1`` is the one before, up to ``FILE.N``), between two lines, and is opened
 again on request, for tools that rename it themselves. Lines never contain keys, passwords or payloads.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from octavo.bookie.server.clients import TokenBucket
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -31,7 +33,16 @@ _PENDING_LINES_MAX: Final = 10_000
 """Lines that wait for the disk; further ones are lost."""
 
 _REFUSALS_MAX: Final = 1_000
-"""Different refusals that are counted at a time. Beyond that each has a line of its own."""
+"""Different refusals that are counted at a time; further ones are counted together."""
+
+STRANGERS_LINES_PER_SECOND: Final = 1.0
+"""Lines of refusals without a principal, on average: 20 MB a day, where an operator keeps 320 MB."""
+
+STRANGERS_LINES_BURST: Final = 100
+"""Of these lines at once: enough to see who attacks, and how."""
+
+_VALUE_CHARACTERS_MAX: Final = 256
+"""Longest value in a line that a client has chosen: the name as which it wanted to authenticate, for example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,10 @@ class Audit:
         self._refusals: dict[tuple[Any, ...], int] = {}
         """Refusal -> how often it has happened again since it was written."""
         self._timers: dict[tuple[Any, ...], asyncio.TimerHandle] = {}
+        self._strangers_lines = TokenBucket(STRANGERS_LINES_PER_SECOND, STRANGERS_LINES_BURST)
+        self._unlisted = 0
+        """Refusals without a line of their own since the last line that told their number."""
+        self._unlisted_timer: asyncio.TimerHandle | None = None
 
     @property
     def enabled(self) -> bool:
@@ -81,8 +96,10 @@ class Audit:
 
     async def stop(self) -> None:
         """Write what has been noted, and stop."""
-        for timer in self._timers.values():
-            timer.cancel()
+        for timer in (*self._timers.values(), self._unlisted_timer):
+            if timer is not None:
+                timer.cancel()
+        self._tell_unlisted()
         for key in list(self._refusals):
             self._end_of_window(key)
         if self._writer is not None:
@@ -106,14 +123,31 @@ class Audit:
         if writer is None:
             return
         host = peer.rpartition(":")[0] if peer is not None else None
-        key = (event, reason, principal, host, *sorted(facts.items()))
+        short = {name: value[:_VALUE_CHARACTERS_MAX] if type(value) is str else value for name, value in facts.items()}
+        key = (event, reason, principal, host, *sorted(short.items()))
+        loop = asyncio.get_running_loop()
         if key in self._refusals:
             self._refusals[key] += 1
             return
+        if len(self._refusals) >= _REFUSALS_MAX or (
+            principal is None and not self._strangers_lines.take_if_there(loop.time())
+        ):
+            self._count_unlisted(loop)
+            return
         writer.put(self._line(event, _refusal(key, peer)))
-        if len(self._refusals) < _REFUSALS_MAX:
-            self._refusals[key] = 0
-            self._timers[key] = asyncio.get_running_loop().call_later(EQUAL_REFUSALS_SECONDS, self._end_of_window, key)
+        self._refusals[key] = 0
+        self._timers[key] = loop.call_later(EQUAL_REFUSALS_SECONDS, self._end_of_window, key)
+
+    def _count_unlisted(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One more refusal that gets no line of its own."""
+        if not self._unlisted:
+            self._unlisted_timer = loop.call_later(EQUAL_REFUSALS_SECONDS, self._tell_unlisted)
+        self._unlisted += 1
+
+    def _tell_unlisted(self) -> None:
+        count, self._unlisted = self._unlisted, 0
+        if count and self._writer is not None:
+            self._writer.put(self._line("refusals", {"outcome": "refused", "reason": "many", "count": count}))
 
     def _end_of_window(self, key: tuple[Any, ...]) -> None:
         count = self._refusals.pop(key)

@@ -6,6 +6,9 @@ belongs to the client of its address. What a client has of the limits is shared 
 * **Connections**: one more than ``connections_max`` is refused with an error frame.
 * **Bytes and requests**: each frame is charged to two token buckets. While one is in debt the bookie reads from none of
   the client's sockets; nothing is refused, and nothing that was acknowledged is touched.
+* **Turns**: in one turn of the event loop a client has :data:`FRAMES_PER_TURN_MAX` frames served, over all of its
+  connections, which take turns. The rest waits for the next turn, in which other clients, timers and the bookie's own
+  work come first (rule B12).
 * **New ledgers**: the first add, LAC or fence of a ledger that is new here. Beyond the limit it is refused with
   :class:`BookieOverloadedError`, which writers repeat after a pause; the ledgers that the bookie knows go on.
 
@@ -21,6 +24,10 @@ from octavo.protocol.errors import BookieOverloadedError
 
 LIMITS: Final = ("connections", "new_ledgers")
 """The limits that refuse something."""
+
+FRAMES_PER_TURN_MAX: Final = 256
+"""Frames of a client that are served before others have their turn: about 3 ms of the smallest. Far more than one
+client sends in a turn, unless it sends as fast as it can."""
 
 _IDLE_CLIENTS_MAX = 10_000
 """Clients without connections that are remembered, the latest ones: a client that connects again finds its debts."""
@@ -74,6 +81,9 @@ class Client:
         """In the order in which they came."""
         self.throttled = False
         """The bookie reads from none of the client's sockets, because the client is over its rates."""
+        self.rests = False
+        """The client has had its turn: its frames wait for the next one."""
+        self._frames_left = FRAMES_PER_TURN_MAX
         limits = clients.limits
         self._clients = clients
         self._loop = asyncio.get_running_loop()
@@ -82,6 +92,33 @@ class Client:
         self._new_ledgers = _bucket(limits.new_ledgers_per_second, _NEW_LEDGERS_BURST_SECONDS)
         self._throttled_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+
+    def take_frame(self) -> None:
+        """A frame is served. After the last one of a turn the client :attr:`rests` until the next turn.
+
+        The count begins again only then: a client that never sends so many frames at once costs a subtraction each.
+        """
+        self._frames_left -= 1
+        if not self._frames_left:
+            self.rests = True
+            self._loop.call_soon(self._next_turn)
+            self._regulate()
+
+    def _next_turn(self) -> None:
+        self.rests = False
+        self._frames_left = FRAMES_PER_TURN_MAX
+        for connection in list(self.connections):
+            connection.regulate()
+            if self.rests:
+                # The next turn begins with the connections behind this one.
+                if connection in self.connections:
+                    self._begin_behind(connection)
+                return
+
+    def _begin_behind(self, last: ClientConnection) -> None:
+        order = list(self.connections)
+        at = order.index(last) + 1
+        self.connections = dict.fromkeys(order[at:] + order[:at])
 
     def charge(self, frame_bytes: int) -> None:
         """A frame of so many bytes has arrived. It is served; what comes after it may wait."""

@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
             self._gate.peer = self._peer
         self._lookups.peer = self._peer
         service, limits = self._service, self._service.limits
-        refused = len(service.connections) >= limits.connections_max
+        refused = len(service.connections) >= limits.connections_max and not service.strangers.give_way()
         service.connections[self] = None
         service.answers.add_queue(self._answers)
         self._frames.enter(self)
@@ -192,6 +192,8 @@ class Connection(asyncio.Protocol):
             return
         if not self._become(f"address {self._peer.rpartition(':')[0]}"):
             return
+        if self._gate is not None:
+            service.strangers.enter(self)
         self._hello_timer = asyncio.get_running_loop().call_later(limits.hello_timeout_seconds, self._hello_overdue)
         self.regulate()
 
@@ -206,6 +208,7 @@ class Connection(asyncio.Protocol):
             self._hello_timer.cancel()
         if self._gate is not None:
             self._gate.leave()
+            self._service.strangers.leave(self)
         if self._client is not None:
             self._clients.leave(self._client, self)
         self._backlog.clear()
@@ -260,7 +263,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def _must_hold(self) -> bool:
-        return self._replies.outstanding >= REQUESTS_PER_CONNECTION_MAX or self._service.held_back
+        return (
+            self._replies.outstanding >= REQUESTS_PER_CONNECTION_MAX
+            or self._service.held_back
+            or (self._client is not None and self._client.rests)
+        )
 
     @property
     def _is_throttled(self) -> bool:
@@ -309,12 +316,11 @@ class Connection(asyncio.Protocol):
         if not self._greeted:
             self._greet(values)
             return
-        if self._guarded and self._clients.meters_frames and self._client is not None:
-            if self._client.throttled:
-                self._backlog.append(body)
-                self.regulate()
+        client = self._client
+        if client is not None:
+            client.take_frame()
+            if self._clients.meters_frames and not self._charge(client, body):
                 return
-            self._client.charge(len(body))
         replies = self._replies
         try:
             request_id, request = decode_request(values)
@@ -346,6 +352,15 @@ class Connection(asyncio.Protocol):
                 self._hold(request_id, request, question)
         if replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
             self.regulate()
+
+    def _charge(self, client: Client, body: memoryview | bytes) -> bool:
+        """Charge a frame to the client's rates; False if it is over them, and the frame waits."""
+        if client.throttled:
+            self._backlog.append(body)
+            self.regulate()
+            return False
+        client.charge(len(body))
+        return True
 
     def _may_go_on(self, request_id: int, request: Request) -> bool:
         """Whether the request may be dispatched now; if not, it is dispatched later. Raises
@@ -393,6 +408,8 @@ class Connection(asyncio.Protocol):
             self._fail(error)
         else:
             if gate.name is None or self._become(f"principal {gate.name}"):
+                if gate.name is not None and self._hello_timer is not None:
+                    self._hello_timer.cancel()
                 self._replies.finish(answer, request_id)
 
     def _add(self, request_id: int, request: Add) -> None:
@@ -494,7 +511,7 @@ class Connection(asyncio.Protocol):
         if hello.bookie_id and hello.bookie_id != identity.bookie_id:
             raise WrongClusterError(f"bookie {identity.bookie_id} answers here, not {hello.bookie_id}")
         self._greeted = True
-        if self._hello_timer is not None:
+        if self._hello_timer is not None and (self._gate is None or self._gate.name is not None):
             self._hello_timer.cancel()
         self._replies.send(encode_hello(ours))
 
@@ -503,6 +520,7 @@ class Connection(asyncio.Protocol):
         if self._client is not None:
             self._clients.leave(self._client, self)
             self._client = None
+            self._service.strangers.leave(self)  # it was one of its address until now
         try:
             self._client = self._clients.enter(name, self)
         except BookieOverloadedError as error:
@@ -518,8 +536,8 @@ class Connection(asyncio.Protocol):
         return names_of(session.peer_certificate()) if isinstance(session, TlsSession) else ()
 
     def _hello_overdue(self) -> None:
-        if not self._greeted:
-            self._fail(ProtocolError(f"no hello within {self._service.limits.hello_timeout_seconds:g} seconds"))
+        missing = "authentication" if self._greeted else "hello"
+        self._fail(ProtocolError(f"no {missing} within {self._service.limits.hello_timeout_seconds:g} seconds"))
 
     def _refuse_client(self, error: Exception) -> None:
         """A frame that could not be handled ends its connection, never more than that; the error says whose fault it
@@ -553,6 +571,14 @@ class Connection(asyncio.Protocol):
     def drop(self, error: OctavoError) -> None:
         """The client does not complete a frame."""
         self._fail(error)
+
+    def make_way(self) -> None:
+        """Close at once: the bookie does not know the principal, and needs the place."""
+        self._service.traffic.connections_refused += 1
+        self._service.connections.pop(self, None)
+        self._closing = True
+        self._replies.close()
+        self._transport.abort()
 
     def _evict(self, seconds: float, unsent_bytes: int) -> None:
         """The answers that the client does not read hold memory that other clients need."""

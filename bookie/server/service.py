@@ -21,6 +21,7 @@ from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
 from octavo.bookie.server.request_counts import MeanOfLatest, RequestCounts
 from octavo.bookie.server.standing import Standing
+from octavo.bookie.server.strangers import Strangers
 from octavo.bookie.storage.storage import Storage
 from octavo.metrics.histogram import counts_as_text
 from octavo.protocol.errors import BookieReadOnlyError
@@ -143,6 +144,7 @@ class BookieService:
         self.limits = limits = limits or ConnectionLimits()
         self.frames = FrameMemory(limits.unfinished_frame_bytes, timeout_seconds=limits.frame_timeout_seconds)
         self.clients = Clients(client_limits)
+        self.strangers = Strangers(limits.connections_max)
         storage.writer.before_new_ledger = self.clients.charge_new_ledger
         self.identity = identity
         self.traffic = Traffic()

@@ -16,7 +16,7 @@ from octavo.metadata import open_metadata_store
 from octavo.protocol.messages import Added
 from support.admin import Address, administered_bookie, ask, connect, exchange, parse
 from support.raw_client import RawClient, add, seal
-from support.waiting import WAIT_SECONDS, pause
+from support.waiting import WAIT_SECONDS, eventually, pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -168,29 +168,46 @@ async def test_a_client_that_reads_nothing_loses_its_connection(quick: Path, end
     writer.close()
 
 
-async def test_connections_beyond_the_limit_are_refused_and_the_others_go_on(endless: Endless, tmp_path: Path) -> None:
-    limits = HttpLimits(connections_max=4)
-    async with serving(endless, limits, tmp_path / "admin.sock") as socket:
-        await check_connection_limit(socket, limits.connections_max)
+ASK = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-async def check_connection_limit(socket: Path, connections_max: int) -> None:
-    held = [await connect(socket) for _ in range(connections_max)]
+async def test_connections_that_ask_nothing_make_way_and_those_that_are_answered_stay(
+    endless: Endless, tmp_path: Path
+) -> None:
+    """Strangers could hold every place of administration with connections that only wait (rule B12)."""
+    answered = asyncio.Event()
+
+    async def answer(request: HttpRequest) -> HttpAnswer:
+        if request.target == "/wait":
+            endless.requests.append(request)
+            await answered.wait()
+        return HttpAnswer(200, b"x")
+
+    server = AdminServer(answer, HttpLimits(connections_max=4))
+    socket = tmp_path / "admin.sock"
+    await server.listen_at(socket)
+    held = []
     try:
-        for _, writer in held:
-            writer.write(b"GET / HTTP/1.1\r\n")
+        for number in range(20):
+            held.append(await connect(socket))
+            held[-1][1].write(b"GET / HTTP/1.1\r\n" if number % 2 else b"")
+        assert b" 200 " in await closed_after(socket, ASK)
+        assert await held[0][0].read() == b"", "the oldest has made way"
+        waiting = [await connect(socket) for _ in range(4)]
+        held += waiting
+        for _, writer in waiting:
+            writer.write(ASK.replace(b"/ HTTP", b"/wait HTTP"))
+        await eventually(lambda: len(endless.requests) == 4)
         received = await closed_after(socket, b"")
         assert parse(received, ["GET"])[0].status == 503
-        reader, writer = held[0]
-        writer.write(b"Host: x\r\nConnection: close\r\n\r\n")
-        async with asyncio.timeout(WAIT_SECONDS):
-            assert b" 200 " in await reader.read()
+        answered.set()
+        for reader, _ in waiting:
+            async with asyncio.timeout(WAIT_SECONDS):
+                assert b" 200 " in await reader.read()
     finally:
         for _, writer in held:
             writer.close()
-    async with asyncio.timeout(WAIT_SECONDS):
-        while b" 200 " not in await closed_after(socket, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"):
-            pass
+        await server.stop()
 
 
 async def test_requests_sent_ahead_wait_in_the_socket_and_not_in_the_bookie(quick: Path, endless: Endless) -> None:

@@ -9,7 +9,6 @@ import pytest
 from octavo.cli.pipeline_run import cancel_jobs, describe_spark_error
 from octavo.pipeline.errors import brief_errors
 from octavo.protocol.errors import InvalidArgumentError
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 HIDE = "SPARK_HIDE_TRACEBACK"
@@ -59,7 +58,7 @@ async def test_a_cancellation_waits_for_the_end_of_the_work_although_the_jvm_has
     class Context:
         def cancelAllJobs(self) -> None:  # noqa: N802 - Spark's name
             asyncio.get_running_loop().call_soon(working.cancel)
-            raise Py4JError("SparkContext was shut down")
+            raise RuntimeError("SparkContext was shut down")
 
     started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     started.set_result(SimpleNamespace(sparkContext=Context()))

@@ -232,7 +232,7 @@ async def test_silent_sockets_and_slow_handshakes_do_not_stop_adds(certificates:
 async def test_thousands_of_silent_sockets_do_not_stop_adds(certificates: Certificates) -> None:
     """Ten thousand in the long form. A process of its own opens them, because descriptors are limited."""
     settings = {
-        **tls_settings(certificates.server("b1")), "connections_max": SILENT_SOCKETS + 100,
+        **tls_settings(certificates.server("b1")), "connections_max": 4 * SILENT_SOCKETS + 400,
         "connections_per_client_max": 0, "handshake_seconds": 3600.0,
     }  # fmt: skip
     async with cluster_of(settings) as cluster:
@@ -276,13 +276,17 @@ async def test_connections_that_never_tell_their_kind_are_closed(certificates: C
         assert bookie.tls_arrivals.waiting == 0
 
 
-async def test_a_connection_over_the_limit_is_refused(certificates: Certificates) -> None:
-    settings = {**tls_settings(certificates.server("b1")), "connections_max": 1}
-    async with cluster_of(settings) as cluster, plain_client_of(cluster.bookies[0]):
-        await eventually(lambda: cluster.bookies[0].tls_arrivals.waiting == 1)  # type: ignore[union-attr]
-        async with plain_client_of(cluster.bookies[0]) as second:
-            error = decode_hello(await asyncio.wait_for(second.receive(), WAIT_SECONDS))
-            assert isinstance(error, octavo.BookieOverloadedError)
+async def test_the_oldest_connection_that_is_not_ready_makes_way_for_one_that_comes(certificates: Certificates) -> None:
+    """Silent connections keep no client out (rule B12)."""
+    settings = {**tls_settings(certificates.server("b1")), "connections_max": 4}
+    async with cluster_of(settings) as cluster, plain_client_of(cluster.bookies[0]) as silent:
+        (bookie,) = cluster.bookies
+        await eventually(lambda: bookie.tls_arrivals.waiting == 1)  # type: ignore[union-attr]
+        async with TlsClient(bookie, certificates.client()) as client:
+            await client.greet()
+            assert await client.ask(Ping()) == Pong()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await asyncio.wait_for(silent.receive(), WAIT_SECONDS)
 
 
 async def test_handshakes_over_the_rate_wait_and_are_served(certificates: Certificates) -> None:
