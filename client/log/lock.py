@@ -43,3 +43,7 @@ class LogLock:
         if lease is not None:
             self._lease = lease
         return lease is not None
+
+    async def is_free(self) -> bool:
+        """Whether no client has the lock now. Raises :class:`MetadataUnavailableError`."""
+        return await self._store.read_lock(self._name) is None

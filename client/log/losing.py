@@ -4,10 +4,14 @@
 once. It gets it only if no other client holds it or waits for it. Then it reads the metadata: if its own term is still
 the last one, no other client has led in between, and it goes on in the same term. Nothing is less safe than before:
 bookies and compare-and-set decide who may add, and the lock only avoids needless takeovers (rule P4).
+
+A metadata store that answers reads and takes no writes, because its disk is full, can note no holder at all. Then the
+leader asks again, three times per lease, and leads on as long as what it reads says that no other client does.
 """
 
 import asyncio
 import contextlib
+import enum
 import logging
 import re
 from collections.abc import Callable
@@ -22,6 +26,7 @@ from octavo.protocol.errors import (
     InternalError,
     LogDamagedError,
     LogSealedError,
+    MetadataUnavailableError,
     NoSuchLogError,
     NotLeaderError,
     OctavoError,
@@ -64,27 +69,48 @@ async def wait_lock_lost(
     lock: LogLock, lead: LogLead, counts: ClientCounts, *, lease_seconds: float, leads: Callable[[], bool]
 ) -> OctavoError:
     """Return once the lock is lost for good, with the reason. ``leads``: whether the writer would go on."""
+    patience = lease_seconds / RENEWALS_PER_LEASE
     while True:
         await lock.wait_lost()
         loss = lock.loss
         reason = "its lock was lost" if loss is None else loss.reason
-        if loss is None or not loss.ran_out or not leads():
+        if loss is None or not loss.ran_out:
             return not_leader(lead.name, reason)
-        error = await _get_again(lock, lead, reason, lease_seconds / RENEWALS_PER_LEASE)
-        if error is not None:
-            return error
+        says_why = True
+        while (outcome := await _get_again(lock, lead, reason, patience)) is _Outcome.CANNOT_BE_HELD:
+            if says_why:
+                log.warning("log %s: %s. No client can get the lock now, and this one leads on", lead.name, reason)
+                says_why = False
+            await asyncio.sleep(patience)
+            if not leads():
+                return not_leader(lead.name, reason)
+        if isinstance(outcome, OctavoError):
+            return outcome
         counts.locks_got_again += 1
         log.warning("log %s: %s. No other client wanted the log, and this one leads on", lead.name, reason)
 
 
-async def _get_again(lock: LogLock, lead: LogLead, reason: str, seconds: float) -> OctavoError | None:
-    """Why the client cannot lead on; None if it has the lock again, and the log is still its own."""
+class _Outcome(enum.Enum):
+    """What came of asking for the lock again, where that does not end the lead."""
+
+    HELD = "held"
+    CANNOT_BE_HELD = "the store answers, and cannot note a holder"
+
+
+async def _get_again(lock: LogLock, lead: LogLead, reason: str, seconds: float) -> _Outcome | OctavoError:
+    """Ask for the lock once more; an error says why the client cannot lead on."""
     try:
         async with asyncio.timeout(seconds):
-            if not await lock.get_again():
+            outcome = _Outcome.HELD
+            try:
+                is_ours = await lock.get_again()
+            except MetadataUnavailableError:
+                # A store without space still answers reads, and then no other client can get the lock either.
+                outcome, is_ours = _Outcome.CANNOT_BE_HELD, await lock.is_free()
+            if not is_ours:
                 return not_leader(lead.name, f"{reason}. Another client has the lock by now, or waits for it")
             await lead.check_lead()
-            return None
+            return outcome
     except NotLeaderError:
         error = not_leader(lead.name, f"{reason}. Another client has taken the log over meanwhile")
     except TimeoutError:

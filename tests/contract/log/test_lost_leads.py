@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 from octavo.metadata.handle import RecordMetadataStore
-from octavo.protocol.errors import NotLeaderError
+from octavo.protocol.errors import MetadataUnavailableError, NotLeaderError
+from support.interposed_store import InterposedStore
 from support.log_cluster import LogCluster, collect
 from support.metadata_clusters import LEASE_SECONDS
 from support.waiting import WAIT_SECONDS, eventually
@@ -202,3 +203,79 @@ async def test_a_lease_that_ran_out_while_another_client_led_is_lost(logs: LogCl
     await leader.writer.close()
     async with asyncio.timeout(WAIT_SECONDS), other.lead() as successor:
         assert await successor.add(b"2") == 2
+
+
+# --- a store that answers and takes no writes -------------------------------------------------------------------------
+
+
+class FullStore:
+    """The client of a leader, whose metadata store has no space from :meth:`fill` on."""
+
+    def __init__(self, logs: LogCluster, client: octavo.Client, store: InterposedStore) -> None:
+        assert isinstance(store.real, RecordMetadataStore)
+        self.logs, self.client, self.store, self.handle = logs, client, store, store.real
+        self.refused = 0
+
+    async def fill(self) -> None:
+        """The lease runs out, and its lock cannot be got again."""
+
+        async def refuse(*_arguments: object) -> object:
+            self.refused += 1
+            raise MetadataUnavailableError("the disk is full")
+
+        self.store.interpose("try_lock", refuse)
+        await self.logs.metadata.advance(LEASE_SECONDS + 1, asleep=self.handle)
+        await self.handle.renew_leases()
+
+
+@pytest.fixture
+async def full(logs: LogCluster) -> FullStore:
+    return FullStore(logs, *await logs.interposed_client(lease_seconds=0.15))
+
+
+async def test_a_leader_leads_on_while_the_store_has_no_space(
+    logs: LogCluster, full: FullStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = await logs.log()
+    leading = await full.client.open_log("orders")
+    writer = await leading.lead()
+    await full.fill()
+    await eventually(lambda: full.refused >= 4)
+    assert await writer.add(b"0") == 0
+    assert not writer.lost.is_set()
+    assert len(said(caplog)) == 1
+    assert "No client can get the lock now" in said(caplog)[0]
+    full.store.restore()
+    await eventually(lambda: full.client.metrics()[GOT_AGAIN] == 1)
+    assert await writer.add(b"1") == 1
+    assert writer.term == 1
+    await writer.close()
+    assert len(await collect(log, 0, 2)) == 2
+
+
+async def test_a_leader_stops_once_another_client_gets_the_lock_of_a_store_that_had_no_space(
+    logs: LogCluster, full: FullStore
+) -> None:
+    log = await logs.log()
+    leading = await full.client.open_log("orders")
+    writer = await leading.lead()
+    await full.fill()
+    await eventually(lambda: full.refused >= 2)
+    async with asyncio.timeout(WAIT_SECONDS), log.lead() as successor:
+        await writer.lost.wait()
+        assert writer.lost_reason
+        assert await successor.add(b"0") == 0
+    await writer.close()
+
+
+async def test_a_leader_whose_store_does_not_answer_at_all_is_lost(logs: LogCluster, full: FullStore) -> None:
+    await logs.log()
+    leading = await full.client.open_log("orders")
+    writer = await leading.lead()
+    full.store.make_unavailable("read_lock")
+    await full.fill()
+    await asyncio.wait_for(writer.lost.wait(), WAIT_SECONDS)
+    assert writer.lost_reason is not None
+    assert writer.lost_reason.endswith("no answer")
+    full.store.restore()
+    await writer.close()
