@@ -324,6 +324,25 @@ class Database:
             )
 
     def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+        """Also on a full disk, if that is possible at all: a lease must not end for lack of a page of space (rule
+        P18)."""
+        try:
+            return self._renew_session(session, lease_seconds)
+        except MetadataUnavailableError as error:
+            if self._together or not _is_full(error) or not self._made_room():
+                raise
+            return self._renew_session(session, lease_seconds)
+
+    def _made_room(self) -> bool:
+        """Whether the write-ahead log, whose file does not shrink, begins at its beginning again: then a small change
+        needs no space. All pages in it have found room in the file itself."""
+        try:
+            busy, in_log, copied = self._execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        except sqlite3.Error:
+            return False
+        return not busy and in_log == copied
+
+    def _renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
         with self._transaction():
             if not self._is_live(session):
                 return None
@@ -499,6 +518,11 @@ def _result_of(operation: Callable[[], object]) -> object:
         return operation()
     except OctavoError as error:
         return error
+
+
+def _is_full(error: OctavoError) -> bool:
+    """Whether the disk had no space for a change."""
+    return isinstance(error.__cause__, sqlite3.Error) and _primary_code(error.__cause__) == sqlite3.SQLITE_FULL
 
 
 def _error_for(error: sqlite3.Error, path: Path) -> OctavoError:
