@@ -14,7 +14,7 @@ AppendSegment    write, if its id is in   what it wanted: settled; truncation, r
 Withdraw         write                    write                    the id is a segment or gone: settled
 NoteEnds         write                    write                    ends known already: settled
 Truncate         write                    write                    not above what stands there: settled; decided by
-                                                                   another list: refuse
+                                                                   another list: refuse, by another retention: settled
 GiveUp           write                    write                    the gap is noted: settled
 SetRetention     write                    write                    the same: settled
 FoldPage         write                    write                    the oldest segments are others: settled
@@ -197,12 +197,16 @@ class Truncate:
     """The ledgers of the pages that lie below ``before`` altogether, by document."""
     looked: LogDocument | None = None
     """The list by which ``before`` was found not to be above the end; None: it is not above the end for certain."""
+    retention: Retention | None = None
+    """That by which ``before`` was decided; None: a client has asked for it. Another one decides anew (rule P19)."""
 
     def decide(self, current: LogDocument) -> Decision:
         if current.state is LogState.DELETED:
             return _deleted(current)
         if self.looked is not None and current != self.looked and current.first_position < self.before:
             return end_moved(current.name)
+        if self.retention not in (None, current.retention):
+            return Settled()
         pages: list[PageReference] = []
         dropped = list(current.dropped)
         whole = self.whole_pages or {}

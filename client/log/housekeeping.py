@@ -8,6 +8,7 @@ names them and are deleted after the list has dropped them.
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from octavo.client.log.age_keeper import AgeKeeper, told_idle
@@ -29,10 +30,12 @@ from octavo.client.log.changes import (
     Truncate,
 )
 from octavo.client.log.cursor_document import CursorState
+from octavo.client.log.cursor_floor import agree_on_cut
 from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.document import (
     LogDocument,
     PageReference,
+    Retention,
     Segment,
     decode_page,
     encode_page,
@@ -111,9 +114,9 @@ class Housekeeper:
         """One round: retention, pages, dropped ledgers. Gives the list as it then stands."""
         known = await read_log(self._store, self._name, log_id=self._log_id)
         ages, cursors = await self._count(known.value)
-        cut = self._retention_cut(known.value, cursors, ages)
+        cut = await self._agreed(known.value, self._retention_cut(known.value, cursors, ages))
         if cut > known.value.first_position or _has_truncated_page(known.value):
-            known = await self.truncate(cut)
+            known = await self.truncate(cut, retention=known.value.retention)
         known = await self._fold(known)
         known = await self._merge_pages(known)
         known = await self.delete_dropped(known)
@@ -134,6 +137,17 @@ class Housekeeper:
         if retention.seconds is None and not cursors:
             return retention_cut(document, old_stop=None, cursors=None)
         return self._retention_cut(document, cursors, await self.ages.look(age_facts(document), cursors))
+
+    async def _agreed(self, document: LogDocument, cut: int) -> int:
+        """Of what retention would drop, what cursors let go for certain (rule P19)."""
+        first = document.first_position
+        if not document.retention.cursors or cut <= first:
+            return cut
+
+        async def cut_of(cursors: Mapping[str, CursorState]) -> int:
+            return self._retention_cut(document, cursors, await self.ages.look(age_facts(document), cursors))
+
+        return await agree_on_cut(self._store, self._log_id, first, cut_of)
 
     def _retention_cut(self, document: LogDocument, cursors: Mapping[str, CursorState], ages: LogAges) -> int:
         """Ages are proven, not believed (rules P8 and P19)."""
@@ -168,26 +182,29 @@ class Housekeeper:
 
     # --- truncation -----------------------------------------------------------------------------------------------
 
-    async def truncate(self, before: int, looked: Versioned[LogDocument] | None = None) -> Versioned[LogDocument]:
+    async def truncate(
+        self, before: int, looked: Versioned[LogDocument] | None = None, *, retention: Retention | None = None
+    ) -> Versioned[LogDocument]:
         """Let readers have nothing below ``before``, and drop the segments that lie below it altogether.
 
         ``looked``: the list by which ``before`` was found not to be above the end; None for positions that are not
-        above it for certain. Raises :class:`EndMovedError` if the list is another one by now (rule P7).
+        above it for certain. Raises :class:`EndMovedError` if the list is another one by now (rule P7). ``retention``:
+        by which it was decided; nothing happens if it is another one by now (rule P19).
         """
         known = looked
         while True:
             known = known or await read_log(self._store, self._name, log_id=self._log_id)
-            after = await self._truncate_some(known, before, None if looked is None else looked.value)
+            change = Truncate(before, looked=None if looked is None else looked.value, retention=retention)
+            after = await self._truncate_some(known, change)
             known = None
             if after is not None and not _has_truncated_page(after.value):
                 return after
             if after is not None:
                 await self.delete_dropped(after)
 
-    async def _truncate_some(
-        self, known: Versioned[LogDocument], before: int, looked: LogDocument | None
-    ) -> Versioned[LogDocument] | None:
+    async def _truncate_some(self, known: Versioned[LogDocument], change: Truncate) -> Versioned[LogDocument] | None:
         """Truncate, and drop as many pages as one change of the list may. None where another client is at it, too."""
+        before = change.before
         whole: dict[str, tuple[LedgerId, ...]] = {}
         split: tuple[PageReference, PageReference | None, tuple[LedgerId, ...]] | None = None
         for page in known.value.pages:
@@ -204,7 +221,7 @@ class Housekeeper:
                 split = await self._split(page, segments, before)
                 break
             whole[page.document] = tuple(segment.ledger_id for segment in segments)
-        change = Truncate(before, split, whole, looked)
+        change = replace(change, split=split, whole_pages=whole)
         try:
             after = await update_log(self._store, self._name, change, log_id=self._log_id, known=known)
         except EndMovedError:

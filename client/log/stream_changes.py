@@ -8,7 +8,8 @@ change             MAKING                ACTIVE                      DELETED
 MarkActive         write                 settled                     refuse
 SetStreamRetention refuse                write                       refuse
 RaiseFirst         refuse                write, or settled if not    refuse
-                                         above what stands there;
+                                         above what stands there, or
+                                         the retention is another;
                                          refuse if its note is gone
 NoteTruncation     refuse                write, or settled           refuse
 ForgetTruncation   refuse                write, or settled if none   refuse
@@ -88,11 +89,13 @@ class RaiseFirst:
     first_position: int
     noted: Truncating | None = None
     """What was noted before the end was looked at; None: the position is not above the end for certain."""
+    retention: Retention | None = None
+    """That by which the position was decided; None: a client has asked for it. Another one decides anew (rule P19)."""
 
     def decide(self, current: StreamLogDocument) -> StreamLogDecision:
         if current.state is not LogState.ACTIVE:
             return _gone(current)
-        if self.first_position <= current.first_position:
+        if self.first_position <= current.first_position or self.retention not in (None, current.retention):
             return Settled()
         if self.noted is None:
             return WriteStreamLog(replace(current, first_position=self.first_position))

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from octavo.client.log.age_keeper import AgeKeeper, told_idle
 from octavo.client.log.ages import LogAges, LogFacts, Sealed
 from octavo.client.log.cursor_document import CursorState
+from octavo.client.log.cursor_floor import agree_on_cut
 from octavo.client.log.cursor_reading import read_cursors
-from octavo.client.log.document import NO_RETENTION
+from octavo.client.log.document import NO_RETENTION, Retention
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import cursors_document, list_document
 from octavo.client.log.stream_changes import ForgetAbandoned, MarkStreamDeleted, RaiseFirst
@@ -72,8 +73,9 @@ class StreamHousekeeper:
         root = await self._store.read_stream(known.value.ledger_id)
         ages, cursors = await self._count(known.value, root.value)
         cut = await self._retention_cut(known.value, root.value, cursors, ages)
+        cut = await self._agreed(known.value, root.value, cut)
         if cut > known.value.first_position:
-            known, root = await self.truncate(cut)
+            known, root = await self.truncate(cut, retention=known.value.retention)
         elif min(cut, root.value.last_fragment.first_position) > root.value.start:
             root = await self.follow_document(known.value)
         root = await tidy_stream(
@@ -94,6 +96,18 @@ class StreamHousekeeper:
         if document.retention.seconds is not None or cursors:
             ages = await self.ages.look(age_facts(document, root), cursors)
         return await self._retention_cut(document, root, cursors, ages)
+
+    async def _agreed(self, document: StreamLogDocument, root: StreamMetadata, cut: int) -> int:
+        """Of what retention would drop, what cursors let go for certain (rule P19)."""
+        first = document.first_position
+        if not document.retention.cursors or cut <= first:
+            return cut
+
+        async def cut_of(cursors: Mapping[str, CursorState]) -> int:
+            ages = await self.ages.look(age_facts(document, root), cursors)
+            return await self._retention_cut(document, root, cursors, ages)
+
+        return await agree_on_cut(self._store, self._log_id, first, cut_of)
 
     async def _retention_cut(
         self,
@@ -152,15 +166,17 @@ class StreamHousekeeper:
     # --- truncation and deletion --------------------------------------------------------------------------------------
 
     async def truncate(
-        self, before: int, noted: Truncating | None = None
+        self, before: int, noted: Truncating | None = None, *, retention: Retention | None = None
     ) -> tuple[Versioned[StreamLogDocument], Versioned[StreamMetadata]]:
         """Let readers have nothing below ``before``, and drop what of the stream lies below it. The part of the last
         fragment that does goes once there is another one (rule P7).
 
         ``noted``: before the end was looked at; None for positions that are not above it for certain. Raises
-        :class:`EndMovedError` if the note is gone by now.
+        :class:`EndMovedError` if the note is gone by now. ``retention``: by which it was decided; nothing happens if it
+        is another one by now (rule P19).
         """
-        known = await update_stream_log(self._store, self._name, RaiseFirst(before, noted), log_id=self._log_id)
+        change = RaiseFirst(before, noted, retention)
+        known = await update_stream_log(self._store, self._name, change, log_id=self._log_id)
         return known, await self.follow_document(known.value)
 
     async def follow_document(self, document: StreamLogDocument) -> Versioned[StreamMetadata]:

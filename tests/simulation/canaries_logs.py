@@ -112,7 +112,11 @@ def retention_ignores_cursors() -> list[Patch]:
     async def one_far_ahead(_original: Any, _store: Any, _log_id: str) -> Mapping[str, CursorState]:
         return {"gone": CursorState(2**62, 2**62)}
 
-    return [one_far_ahead]
+    @patch(Housekeeper, "_agreed")
+    async def agreed(_original: Any, _self: Any, _document: LogDocument, cut: int) -> int:
+        return cut
+
+    return [one_far_ahead, agreed]
 
 
 def retention_believes_own_clock() -> list[Patch]:

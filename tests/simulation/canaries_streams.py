@@ -159,7 +159,11 @@ def retention_ignores_cursors() -> list[Patch]:
         free = replace(document, retention=replace(document.retention, cursors=False))
         return int(await original(self, free, root, {}, ages))
 
-    return [retention_cut]
+    @patch(StreamHousekeeper, "_agreed")
+    async def agreed(_original: Any, _self: Any, _document: Any, _root: Any, cut: int) -> int:
+        return cut
+
+    return [retention_cut, agreed]
 
 
 def deletion_keeps_stream() -> list[Patch]:
