@@ -317,6 +317,18 @@ async def test_document_changes_by_compare_and_set(store: MetadataStore, other: 
         await store.compare_and_set_document("logs/orders", b"x", second)
 
 
+async def test_a_document_that_is_replaced_by_the_same_has_another_version(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    """So that a client which changes nothing can still refuse what another one has decided by the version before."""
+    first = await store.create_document("a/b", b"one")
+    second = await store.compare_and_set_document("a/b", b"one", first)
+    assert second != first
+    with pytest.raises(MetadataConflictError):
+        await other.compare_and_set_document("a/b", b"two", first)
+    assert await other.read_document("a/b") == (b"one", second)
+
+
 async def test_documents_are_listed_by_prefix(store: MetadataStore, other: MetadataStore) -> None:
     for name in ("logs/b", "logs/a", "log", "logs-x", "logs/a/deep", "sets/a"):
         await store.create_document(name, b"")

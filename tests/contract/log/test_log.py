@@ -294,6 +294,39 @@ async def test_two_processes_move_one_cursor(logs: LogCluster) -> None:
     assert (await log.cursors())["shared"].position == 15
 
 
+async def test_a_cursor_that_is_deleted_stays_deleted(logs: LogCluster) -> None:
+    log = await logs.log()
+    async with log.lead() as writer:
+        await writer.add_many([b"x"] * 20)
+    consumer, other = [await (await logs.client()).open_log("orders") for _ in range(2)]
+    cursor = await consumer.cursor("billing")
+    await cursor.advance(7)
+    await (await other.cursor("billing")).delete()
+    await cursor.advance(8)
+    with pytest.raises(octavo.CursorDeletedError):
+        await cursor.flush()
+    with pytest.raises(octavo.CursorDeletedError):
+        await cursor.advance(9)
+    await consumer.close()
+    assert await log.cursors() == {}
+
+
+async def test_a_new_cursor_stands_where_the_log_begins_now(logs: LogCluster) -> None:
+    """Rule P19: retention has written the floor where cursors stand, and the handle is older than the truncation."""
+    log = await logs.log()
+    handle = await (await logs.client()).open_log("orders")
+    async with log.lead() as writer:
+        for _ in range(4):
+            await writer.add_many([b"x"] * 5)
+            await writer.roll()
+        await (await log.cursor("other")).advance(17)
+        await log.set_retention(octavo.Retention(bytes=1, cursors=True))
+        first = await log.retain()
+        assert first > 0
+    assert (await handle.cursor("new")).position == first
+    assert {name: state.position for name, state in (await log.cursors()).items()} == {"other": 17, "new": first}
+
+
 async def test_a_deleted_log_takes_no_cursor(logs: LogCluster) -> None:
     log = await logs.log()
     cursor = await log.cursor("early")
