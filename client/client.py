@@ -175,8 +175,7 @@ class Client(LogFace, Closable):
             streams=Streams(
                 self._writer_tools, taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
                 wall_clock=self._wall_clock, on_segment=self._departures.tell,
-            ), boot_clock=boot_clock or boot_clock_of(loop, self._rng),
-            on_cursors_not_stored=self._pool.counts.note_cursors_not_stored, counts=self._pool.counts,
+            ), boot_clock=boot_clock or boot_clock_of(loop, self._rng), counts=self._pool.counts,
         )  # fmt: skip
         self._logs = Logs(access, self._rng.randbytes, warns_if_unclosed=lambda: self._warns_if_unclosed)
         self._on_writer_closed = self._forget

@@ -198,7 +198,7 @@ class Truncate:
     looked: LogDocument | None = None
     """The list by which ``before`` was found not to be above the end; None: it is not above the end for certain."""
     retention: Retention | None = None
-    """That by which ``before`` was decided; None: a client has asked for it. Another one decides anew (rule P19)."""
+    """That by which ``before`` was decided; None: a client has asked for it. Another one decides anew (rule P20)."""
 
     def decide(self, current: LogDocument) -> Decision:
         if current.state is LogState.DELETED:

@@ -1,4 +1,4 @@
-"""Joins retention with the cursors that it looks at (rule P19).
+"""Joins retention with the cursors that it looks at (rule P20).
 
 Retention decides by cursors, and then truncates another document. A cursor that is made or touched in between would be
 passed. So before it truncates, it writes its decision where the cursors stand, into the very version by which it has

@@ -252,7 +252,7 @@ class CursorKeeper:
 
     async def _made(self, name: str, beginning: Callable[[], Awaitable[int]]) -> tuple[CursorState, bool]:
         """The cursor as it stands in the store, and whether it was made now. Not below the floor, which retention has
-        written before it passes it (rule P19)."""
+        written before it passes it (rule P20)."""
         for attempt in range(_ATTEMPTS_MAX):
             known = await read_cursors_document(self._store, self._log_id)
             document = CursorsDocument() if known is None else known.value

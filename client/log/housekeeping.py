@@ -139,7 +139,7 @@ class Housekeeper:
         return self._retention_cut(document, cursors, await self.ages.look(age_facts(document), cursors))
 
     async def _agreed(self, document: LogDocument, cut: int) -> int:
-        """Of what retention would drop, what cursors let go for certain (rule P19)."""
+        """Of what retention would drop, what cursors let go for certain (rule P20)."""
         first = document.first_position
         if not document.retention.cursors or cut <= first:
             return cut
@@ -189,7 +189,7 @@ class Housekeeper:
 
         ``looked``: the list by which ``before`` was found not to be above the end; None for positions that are not
         above it for certain. Raises :class:`EndMovedError` if the list is another one by now (rule P7). ``retention``:
-        by which it was decided; nothing happens if it is another one by now (rule P19).
+        by which it was decided; nothing happens if it is another one by now (rule P20).
         """
         known = looked
         while True:

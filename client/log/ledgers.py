@@ -56,8 +56,6 @@ class LedgerAccess:
     read: Callable[[Versioned[LedgerMetadata], LedgerSecrets, LedgerSource], Awaitable[LedgerReader]]
     """A reader of a part of a stream, given as the ledger that it is to bookies; raises as ``Client.open_ledger``."""
     streams: Streams
-    on_cursors_not_stored: Callable[[], object]
-    """Counts an attempt to store positions of cursors that failed."""
     boot_clock: BootClock
     """How long this host has been running."""
     counts: ClientCounts = field(default_factory=ClientCounts)

@@ -136,7 +136,7 @@ class Logs:
             access.clock_ms,
             access.options.cursor_flush_seconds,
             uniform=access.uniform,
-            on_failure=access.on_cursors_not_stored,
+            on_failure=access.counts.note_cursors_not_stored,
         )
 
     def _note_writer(self, writer: LogWriter) -> None:

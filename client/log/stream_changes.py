@@ -90,7 +90,7 @@ class RaiseFirst:
     noted: Truncating | None = None
     """What was noted before the end was looked at; None: the position is not above the end for certain."""
     retention: Retention | None = None
-    """That by which the position was decided; None: a client has asked for it. Another one decides anew (rule P19)."""
+    """That by which the position was decided; None: a client has asked for it. Another one decides anew (rule P20)."""
 
     def decide(self, current: StreamLogDocument) -> StreamLogDecision:
         if current.state is not LogState.ACTIVE:

@@ -98,7 +98,7 @@ class StreamHousekeeper:
         return await self._retention_cut(document, root, cursors, ages)
 
     async def _agreed(self, document: StreamLogDocument, root: StreamMetadata, cut: int) -> int:
-        """Of what retention would drop, what cursors let go for certain (rule P19)."""
+        """Of what retention would drop, what cursors let go for certain (rule P20)."""
         first = document.first_position
         if not document.retention.cursors or cut <= first:
             return cut
@@ -173,7 +173,7 @@ class StreamHousekeeper:
 
         ``noted``: before the end was looked at; None for positions that are not above it for certain. Raises
         :class:`EndMovedError` if the note is gone by now. ``retention``: by which it was decided; nothing happens if it
-        is another one by now (rule P19).
+        is another one by now (rule P20).
         """
         change = RaiseFirst(before, noted, retention)
         known = await update_stream_log(self._store, self._name, change, log_id=self._log_id)

@@ -87,9 +87,7 @@ class World:
             open=nothing,
             read=nothing,
             streams=None,  # type: ignore[arg-type]
-            on_cursors_not_stored=lambda: None,
             boot_clock=lambda: BootTime("a host", self.time_ms),
-            on_clocks=lambda _ahead_ms: None,
         )
 
     def housekeeper(self, party: str) -> Housekeeper | StreamHousekeeper:
@@ -105,7 +103,7 @@ class World:
             access.clock_ms,
             3600.0,
             uniform=access.uniform,
-            on_failure=access.on_cursors_not_stored,
+            on_failure=access.counts.note_cursors_not_stored,
         )
 
     async def set_retention(self, party: str, retention: Retention) -> None:

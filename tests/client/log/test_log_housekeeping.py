@@ -69,7 +69,6 @@ async def made(name: str, segments: int) -> tuple[MetadataStore, LedgerAccess, H
         open=no_ledger,  # type: ignore[arg-type]
         read=no_ledger,  # type: ignore[arg-type]
         streams=None,  # type: ignore[arg-type]
-        on_cursors_not_stored=lambda: None,
         boot_clock=lambda: BootTime("a host", 10_000),
     )
     await store.create_document(list_document("orders"), empty_log().encode())

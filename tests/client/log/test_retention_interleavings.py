@@ -1,5 +1,5 @@
 """Retention, consumers and operators at once, in every order of their steps at the store: nothing is dropped that a
-cursor holds back (rule P19), by the production code of both layouts."""
+cursor holds back (rule P20), by the production code of both layouts."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""What a log promises, whatever its layout and wherever its metadata are (rules P1 to P17)."""
+"""What a log promises, whatever its layout and wherever its metadata are (rules P1 to P20)."""
 
 import asyncio
 import itertools
@@ -312,14 +312,16 @@ async def test_a_cursor_that_is_deleted_stays_deleted(logs: LogCluster) -> None:
 
 
 async def test_a_new_cursor_stands_where_the_log_begins_now(logs: LogCluster) -> None:
-    """Rule P19: retention has written the floor where cursors stand, and the handle is older than the truncation."""
+    """Rule P20: retention has written the floor where cursors stand, and the handle is older than the truncation."""
     log = await logs.log()
     handle = await (await logs.client()).open_log("orders")
     async with log.lead() as writer:
         for _ in range(4):
             await writer.add_many([b"x"] * 5)
             await writer.roll()
-        await (await log.cursor("other")).advance(17)
+        other = await log.cursor("other")
+        await other.advance(17)
+        await other.flush()
         await log.set_retention(octavo.Retention(bytes=1, cursors=True))
         first = await log.retain()
         assert first > 0
