@@ -60,7 +60,8 @@ class LogStatus(NamedTuple):
 
 
 def segments_of(document: LogDocument) -> tuple[SegmentStatus, ...]:
-    """The segments of the list, without those in pages."""
+    """The segments of the list, without those in pages, and without those that ended without entries: a leader that
+    adds nothing leaves one behind, and truncation or a later leader removes it."""
     return tuple(
         SegmentStatus(
             segment.ledger_id,
@@ -72,4 +73,5 @@ def segments_of(document: LogDocument) -> tuple[SegmentStatus, ...]:
             quorums=None,
         )
         for segment in document.segments
+        if segment.end is None or segment.end.entries
     )

@@ -190,3 +190,23 @@ async def test_a_segment_of_empty_payloads_holds_something(logs: LogCluster) -> 
     await writer.add(b"")
     assert await segments(log) == before + 1
     await writer.close()
+
+
+# --- what is left -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_segment_that_ended_without_entries_is_not_shown(logs: LogCluster) -> None:
+    log, writer, _ = await led(logs)
+    await writer.close()
+    assert await segments(log) == 0
+    async with log.take_over() as second:
+        await second.add(b"0")
+        await second.roll()
+        assert (await log.status()).segments[-1].entries is None, "the running one is shown"
+    assert [one.entries for one in (await log.status()).segments] == [1]
+    async with log.take_over():
+        pass
+    if log.layout == "stream":
+        await log.seal()
+    assert [one.entries for one in (await log.status()).segments] == [1]
+    assert await collect(log, 0, 1) == [b"0"]
