@@ -30,7 +30,7 @@ def read_password(options: ClusterOptions) -> bytes:
     try:
         return without_newline(read_secret(options.password_file, "passwordFile"))
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{error.message} (on every machine that reads ledgers)") from error
+        raise InvalidArgumentError(f"{error.message}; the file must exist on every machine") from error
 
 
 async def open_reader(client: Client, ledger_id: int, options: ClusterOptions) -> LedgerReader:

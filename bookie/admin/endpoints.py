@@ -81,7 +81,7 @@ class Call(NamedTuple):
     values: Mapping[str, Any]
     """Parameters and fields of the body by name; those that are not required and were not given are missing."""
     sight: Sight = Sight.NONE
-    """How much of ledgers whoever asks may see."""
+    """How much of ledgers the client may see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

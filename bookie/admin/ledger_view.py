@@ -116,7 +116,7 @@ class Sight(enum.Enum):
     ALL = "all"
     """The operator of the bookie, and principals that may read."""
     NOT_PRIVATE = "not private"
-    """Anyone, where the bookie asks nobody who it is: it gives the entries of these ledgers to everyone, too."""
+    """Anyone, where the bookie asks no client who it is: it gives the entries of these ledgers to everyone, too."""
     NONE = "none"
     """Those that may only observe bookies."""
 

@@ -74,7 +74,7 @@ class Router:
             )  # fmt: skip
 
     def _sight(self, visitor: Visitor | None, request: HttpRequest) -> Sight:
-        """How much of ledgers whoever asks may see (rule S6)."""
+        """How much of ledgers the client may see (rule S6)."""
         if request.trusted:
             return Sight.ALL
         if visitor is not None:

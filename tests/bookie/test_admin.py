@@ -245,7 +245,7 @@ async def test_streams_are_listed_and_shown_among_ledgers(socket: Path, store: M
 async def test_clients_on_loopback_see_nothing_of_what_private_ledgers_hold(
     tmp_path: Path, store: MetadataStore
 ) -> None:
-    """Rule S6. The bookie asks nobody who it is."""
+    """Rule S6. The bookie asks no client who it is."""
     public, private = [await store.allocate_ledger_id() for _ in range(2)]
     await store.create_ledger(open_ledger(public).closed(EntryId(4), 50))
     await store.create_ledger(replace(open_ledger(private), private=True).closed(EntryId(4), 50))

@@ -31,6 +31,7 @@ SEAMS = {
     "octavo.client.wire.security": "key files, and nonces that no bookie can guess",
     "octavo.client.write.precise_time": "the clock from which uvloop takes its time",
     "octavo.security.contexts": "files of certificates and keys",
+    "octavo.security.secret_files": "files of passwords, keys and tokens",
     "octavo.security.tls_session": "OpenSSL, on buffers in memory",
     "octavo.security.forks": "what a forked child has inherited",
     "octavo.metrics.export": "whether a client is of this process or of the one that it was forked from",
