@@ -112,7 +112,11 @@ def _may_lose_disks(plan: Plan) -> bool:
 
 def _keep_handles(plan: Plan, rng: random.Random) -> None:
     """Logs roll often, are truncated, and what was truncated is removed soon: old handles name what is gone."""
-    plan.options |= {"log_segment_bytes": rng.choice((50, 300)), "log_page_segments": 1}
+    plan.options |= {
+        "log_segment_bytes": rng.choice((50, 300)),
+        "log_page_segments": 1,
+        "log_truncation_seconds": rng.choice((0.1, 1.0)),
+    }
     plan.adds, plan.safety_seconds = max(plan.adds, 40), max(plan.safety_seconds, 1.5)
     plan.bookie |= {"garbage_seconds": 0.3}
 

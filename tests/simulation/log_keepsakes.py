@@ -1,7 +1,8 @@
 """Handles of logs that live long: over takeovers, rolls and truncations, and over times in which nothing is done with
 them. A standby has one that it opened while the log was at rest; programs have several cursor objects of one name.
 
-When everything is over, a client that has only such a handle must lead as one with a new handle does (rule T14).
+When everything is over, a client that has only such a handle must lead as one with a new handle does (rule T14), and
+gets nothing that was truncated (rule P7).
 """
 
 import asyncio
@@ -93,6 +94,7 @@ class Standby:
         assert self._log is not None, "it has a handle"
         assert self._client is not None, "it is connected"
         history = self._world.log_histories.of(self._log.log_id)
+        await self._check_truncated(self._log, history)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 await self._lead(host, self._log, history)
@@ -106,6 +108,20 @@ class Standby:
                     raise Violation("I8", f"log {self._name}, with a handle that was kept: {what}") from error
             await asyncio.sleep(1.0)
         await self._client.close()
+
+    async def _check_truncated(self, log: Log, history: LogHistory) -> None:
+        """What was truncated is not given, although the handle may still know it (rule P7)."""
+        position = min(history.truncated, log.end) - 1
+        if position < log.first_position:
+            return  # as the handle knows already, or it does not know so far
+        # By the process's own clock, which runs at four fifths of the right rate at least.
+        await asyncio.sleep(1.5 * self._world.plan.client_options.log_truncation_seconds)
+        try:
+            await log.read(position, position)
+        except OctavoError:
+            self._world.trace.count("log: truncated entry refused by a handle that was kept")
+        else:
+            raise Violation("P7", f"log {self._name}: {position} is read, truncated before {history.truncated}")
 
     async def _lead(self, host: ClientHost, log: Log, history: LogHistory) -> None:
         writer = await log.lead(name=host.name)
