@@ -191,6 +191,10 @@ CANARIES: dict[str, Canary] = {
                                             streams.abandoned_streams_are_forgotten),
     "candidate-ignores-its-lease": Canary("a candidate takes a log over without asking its lease", "P3",
                                           hardships.candidates_do_not_ask_their_lease),
+    "identity-is-not-confirmed": Canary("a bookie registers again whatever became of its id", "B10",
+                                        hardships.identities_are_not_confirmed),
+    "lineage-is-not-compared": Canary("directories that count more starts are accepted, whatever data they hold",
+                                      "B10", hardships.lineages_are_not_compared),
     "kept-metadata-are-believed": Canary("a takeover asks bookies by metadata of long ago", "T14",
                                          hardships.kept_metadata_are_believed),
 }  # fmt: skip

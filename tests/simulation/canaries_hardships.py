@@ -1,8 +1,11 @@
 """Canaries that need a hardship: pauses longer than leases, turns in which several things are due, clocks that step,
 callers that give up, handles that are kept, old incarnations that come back."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from octavo.bookie.identity import cookie, incarnation
 from octavo.client.log import chain, holding, stream_lead
 from octavo.client.stream.taking_over import StreamTaker
 from simulation.patches import Patch, patch
@@ -18,3 +21,19 @@ def kept_metadata_are_believed() -> list[Patch]:
         return True
 
     return [is_current]
+
+
+def identities_are_not_confirmed() -> list[Patch]:
+    return [Patch(incarnation, "lost_to", lambda *_arguments: None)]
+
+
+def lineages_are_not_compared() -> list[Patch]:
+    @patch(cookie, "_compare_with_metadata")
+    def compare(original: Any, directories: Sequence[Any], metadata: Any) -> Any:
+        bare = [
+            state if state.cookie is None else replace(state, cookie=replace(state.cookie, lineage=""))
+            for state in directories
+        ]
+        return original(bare, None if metadata is None else replace(metadata, lineage=""))
+
+    return [compare]

@@ -130,7 +130,7 @@ HARDSHIPS: dict[str, Hardship] = {
     "clocks": Hardship(0.0, _has_logs, _set_clocks),
     "keepsakes": Hardship(0.1, _has_logs, _keep_handles),
     "crowds": Hardship(0.005, _is_plain, crowd_in),
-    "returns": Hardship(0.0, _may_lose_disks, _come_back),
+    "returns": Hardship(0.05, _may_lose_disks, _come_back),
     "turns": Hardship(0.1, lambda plan: not plan.aimed, _take_long_turns),
     "impatience": Hardship(0.15, _has_logs, _be_impatient),
 }

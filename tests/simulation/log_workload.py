@@ -76,7 +76,7 @@ class LogApplication:
             await asyncio.sleep(self.rng.uniform(0.0, self._pause_seconds))
             if self.ended():
                 return
-            known = [history.truncated for history in self.world.log_histories.all.values() if not history.deleted]
+            known = {log_id: history.truncated for log_id, history in self.world.log_histories.all.items()}
             kept, self._kept = self._kept, None
             try:
                 log = kept[1] if kept is not None and kept[0] is client else await self._open(client)
@@ -85,8 +85,8 @@ class LogApplication:
                 continue
             history = self.world.log_histories.of(log.log_id)
             try:
-                if len(known) == 1 and not history.deleted and kept is None:
-                    history.opened(log.first_position, min(known))
+                if not history.deleted and kept is None:
+                    history.opened(log.first_position, known.get(log.log_id, 0))
                 await self._use(host, log, history)
             except OctavoError as error:
                 self._note(host, "use", error)

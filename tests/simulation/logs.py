@@ -24,6 +24,7 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     "index damaged": _DAMAGE,
     "the metadata are older than the directories: no bookie collects garbage until an operator ends the hold": (
         "metadata: restored to an older state",
+        "process: forgotten bookie started",
     ),
 }
 """Error-level event -> prefixes of counters; one such counter must not be zero when the event is logged."""

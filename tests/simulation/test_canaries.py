@@ -148,6 +148,8 @@ HARDSHIPS = {
     "kept-metadata-are-believed": ("small", 24, ("keepsakes=1", *STREAM)),
     "withdrawn-add-is-sent": ("small", 4, ("impatience=1", *CHAIN)),
     "flush-waits-for-last": ("small", 3, ("impatience=1", *STREAM)),
+    "identity-is-not-confirmed": ("quick", 1, ("returns=1", "logs=0")),
+    "lineage-is-not-compared": ("quick", 5, ("returns=1", "logs=0")),
     "repair-documents-grow": ("quick", 1, ("crowds=1", "logs=0", "restores_metadata=0")),
 }
 """Canary that needs a hardship -> a size, the first seed to try, and settings."""
