@@ -195,6 +195,7 @@ CANARIES: dict[str, Canary] = {
                                         hardships.identities_are_not_confirmed),
     "lineage-is-not-compared": Canary("directories that count more starts are accepted, whatever data they hold",
                                       "B10", hardships.lineages_are_not_compared),
+    "one-clock-is-believed": Canary("time has passed once one clock says so", "M5", logs.retention_believes_own_clock),
     "kept-metadata-are-believed": Canary("a takeover asks bookies by metadata of long ago", "T14",
                                          hardships.kept_metadata_are_believed),
 }  # fmt: skip

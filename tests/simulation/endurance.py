@@ -127,7 +127,7 @@ def _is_plain(plan: Plan) -> bool:
 
 HARDSHIPS: dict[str, Hardship] = {
     "absences": Hardship(0.1, _has_logs, _be_absent),
-    "clocks": Hardship(0.0, _has_logs, _set_clocks),
+    "clocks": Hardship(0.1, _has_logs, _set_clocks),
     "keepsakes": Hardship(0.1, _has_logs, _keep_handles),
     "crowds": Hardship(0.005, _is_plain, crowd_in),
     "returns": Hardship(0.05, _may_lose_disks, _come_back),
