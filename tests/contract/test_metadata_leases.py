@@ -278,7 +278,7 @@ async def _wait_in_line(handle: RecordMetadataStore, count: int) -> None:
 
 
 async def test_a_lock_goes_to_waiting_clients_in_the_order_in_which_they_came(cluster: Cluster) -> None:
-    """Also where its holder gives it back and wants it again at once."""
+    """Also where its holder gives it back and wants it again at once (rule M4)."""
     handles = [await cluster.open() for _ in range(3)]
     got: list[str] = []
 
