@@ -13,11 +13,13 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
+from octavo.client.counts import ClientCounts
 from octavo.client.log.active import ActiveSegment
 from octavo.client.log.lead import LeadHost, LogLead
+from octavo.client.log.lock import LogLock
 from octavo.client.log.writer import LogWriter
 from octavo.client.options import ClientOptions
-from octavo.metadata.store import Lease
+from octavo.metadata.store import LeaseEnd
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError, QuorumLostError
 from simulation.loop import SimulationLoop
 
@@ -145,6 +147,8 @@ class Lead:
 class Lock:
     """The lease of the leader's lock."""
 
+    loss = LeaseEnd("it was taken by another process")
+
     def __init__(self) -> None:
         self.lost = asyncio.Event()
 
@@ -162,9 +166,10 @@ class Scene:
         access: Any = SimpleNamespace(
             options=ClientOptions(window_entries=2, log_duel_pause_seconds=0.001, close_timeout_seconds=5.0, **options),
             uniform=lambda low, _high: low,
+            counts=ClientCounts(),
         )
         self.lead, self.lock = Lead(drains=drains), Lock()
-        lead, lock = cast(LogLead, self.lead), cast(Lease, self.lock)
+        lead, lock = cast(LogLead, self.lead), cast(LogLock, self.lock)
         self.writer = LogWriter(access, lead, lease=lock, on_close=lambda _writer: None)
         self.adds: dict[str, tuple[list[bytes], asyncio.Future[Any]]] = {}
         self.calls: list[asyncio.Future[Any]] = []
