@@ -107,8 +107,8 @@ AUDIT_LINES = _counter("octavo_bookie_audit_lines_total", "Lines written to the 
 AUDIT_LOST = _counter("octavo_bookie_audit_lost_total", "Lines of the audit log that could not be written")
 CLIENT_REFUSALS = _counter(
     "octavo_bookie_client_refusals_total",
-    "Connections, and first requests of ledgers new here, refused because their client had reached its limit", "limit",
-    limit="connections, new_ledgers",
+    "Connections and requests refused because their client had reached its limit", "limit",
+    limit="connections, new_ledgers, held, long_polls",
 )  # fmt: skip
 THROTTLED_SECONDS = _counter(
     "octavo_bookie_clients_throttled_seconds_total",

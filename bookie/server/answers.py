@@ -54,7 +54,8 @@ async def answer_read(reader: LedgerReader, request: Read, bytes_max: int) -> Re
 
 async def answer_list_entries(reader: LedgerReader, request: ListEntries) -> EntryList:
     """Which of the ids asked for are held."""
-    runs = await reader.list_entries(LedgerId(request.ledger_id), request.first, request.last)
+    ledger_id = LedgerId(request.ledger_id)
+    runs = await reader.list_entries(ledger_id, request.first, request.last, ranges_max=RUNS_PER_ANSWER_MAX)
     if len(runs) > RUNS_PER_ANSWER_MAX:
         runs = runs[:RUNS_PER_ANSWER_MAX]
         return EntryList(runs[-1][1], tuple(runs))

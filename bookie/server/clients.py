@@ -9,6 +9,8 @@ belongs to the client of its address. What a client has of the limits is shared 
 * **Turns**: in one turn of the event loop a client has :data:`FRAMES_PER_TURN_MAX` frames served, over all of its
   connections, which take turns. The rest waits for the next turn, in which other clients, timers and the bookie's own
   work come first (rule B12).
+* **Held requests**: those that wait for an answer of the metadata store, and long polls. Beyond the bounds further ones
+  are refused with :class:`BookieOverloadedError`; the client's other requests, and other clients, go on (rule B13).
 * **New ledgers**: the first add, LAC or fence of a ledger that is new here. Beyond the limit it is refused with
   :class:`BookieOverloadedError`, which writers repeat after a pause; the ledgers that the bookie knows go on.
 
@@ -22,12 +24,26 @@ from typing import Final, Protocol
 from octavo.bookie.server.limits import ClientLimits
 from octavo.protocol.errors import BookieOverloadedError
 
-LIMITS: Final = ("connections", "new_ledgers")
+LIMITS: Final = ("connections", "new_ledgers", "held", "long_polls")
 """The limits that refuse something."""
 
 FRAMES_PER_TURN_MAX: Final = 256
 """Frames of a client that are served before others have their turn: about 3 ms of the smallest. Far more than one
 client sends in a turn, unless it sends as fast as it can."""
+
+HELD_REQUESTS_MAX: Final = 4096
+"""Requests of one client that wait for the metadata store: the first requests of so many ledgers at once."""
+
+HELD_SHARE: Final = 8
+"""A client's held requests have an eighth of the memory for requests that wait: where one client had all of it, the
+bookie would read no socket any more."""
+
+QUESTIONS_AT_ONCE: Final = 16
+"""Held requests of one client for which the metadata store is asked at a time: what the bookie itself asks, above all
+to keep its registration, never waits behind more."""
+
+LONG_POLLS_MAX: Final = 32_768
+"""Long polls of one client, over all of its connections. Each takes about 4 KB."""
 
 _IDLE_CLIENTS_MAX = 10_000
 """Clients without connections that are remembered, the latest ones: a client that connects again finds its debts."""
@@ -84,6 +100,14 @@ class Client:
         self.rests = False
         """The client has had its turn: its frames wait for the next one."""
         self._frames_left = FRAMES_PER_TURN_MAX
+        self.held_requests = 0
+        """Requests that wait for the metadata store."""
+        self.held_bytes = 0
+        """The memory of these."""
+        self.asking = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+        """Held while the metadata store is asked for a held request."""
+        self.long_polls = 0
+        """Long polls that wait, over all connections."""
         limits = clients.limits
         self._clients = clients
         self._loop = asyncio.get_running_loop()
@@ -131,6 +155,38 @@ class Client:
             self._throttled_at = now
             self._timer = self._loop.call_later(wait, self._go_on)
             self._regulate()
+
+    def hold(self, size_bytes: int, bytes_max: int) -> None:
+        """A request begins to wait for the metadata store; :meth:`release` ends that. ``bytes_max``: the memory of all
+        requests that wait. Raises :class:`BookieOverloadedError`: the client may repeat it."""
+        over = self.held_bytes + size_bytes > bytes_max // HELD_SHARE and self.held_requests > 0
+        if over or self.held_requests >= HELD_REQUESTS_MAX:
+            self._clients.refused["held"] += 1
+            raise BookieOverloadedError(
+                f"too many requests of {self.name} wait for the metadata store; try again later",
+                may_have_happened=False,
+            )
+        self.held_requests += 1
+        self.held_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """The request waits no longer."""
+        self.held_requests -= 1
+        self.held_bytes -= size_bytes
+
+    def begin_long_poll(self) -> None:
+        """A long poll begins; :meth:`end_long_poll` ends it. Raises :class:`BookieOverloadedError`."""
+        if self.long_polls >= LONG_POLLS_MAX:
+            self._clients.refused["long_polls"] += 1
+            raise BookieOverloadedError(
+                f"{self.name} has {LONG_POLLS_MAX} long polls on this bookie, and may have no more",
+                may_have_happened=False,
+            )
+        self.long_polls += 1
+
+    def end_long_poll(self) -> None:
+        """It is answered, or its connection is lost."""
+        self.long_polls -= 1
 
     def charge_new_ledger(self) -> None:
         """The client brings a ledger that is new here. Raises :class:`BookieOverloadedError`."""

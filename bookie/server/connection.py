@@ -20,8 +20,9 @@ from octavo.bookie.server.access import Gate
 from octavo.bookie.server.answer_memory import AnswerQueue
 from octavo.bookie.server.arrivals import peer_name
 from octavo.bookie.server.clients import Client
+from octavo.bookie.server.held import HeldRequests
 from octavo.bookie.server.lookups import Lookups
-from octavo.bookie.server.questions import QUESTIONS_MAX, Question, Questions
+from octavo.bookie.server.questions import Question, Questions
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
 from octavo.protocol.entries import verify_batch, verify_explicit_lac
@@ -119,8 +120,9 @@ class Connection(asyncio.Protocol):
             evict=self._evict,
         )
         self._gate = gate = service.access.gate(self.drop) if service.access is not None else None
-        self._lookups = Lookups(replies, self._answers, service, gate)
+        self._lookups = Lookups(replies, self._answers, service, gate, client=lambda: self._client)
         self._questions = Questions(service)
+        self._held = HeldRequests(service, replies, self._questions, self._dispatch)
         new_ledgers = service.new_ledgers
         self._new_ledgers = new_ledgers if new_ledgers is not None and new_ledgers.checks_writes else None
         self._clients = service.clients
@@ -445,33 +447,8 @@ class Connection(asyncio.Protocol):
 
     def _hold(self, request_id: int, request: Request, question: Question) -> None:
         """Keep the request until ``question`` returns, and dispatch it then. What it raises refuses the request."""
-        held_bytes = 2 * sum(map(len, request.entries)) if type(request) is Add else 0
-        self._storage.admission.charge_waiting(held_bytes)
-        self._service.hold_back_if_full()
-        self._replies.spawn(self._dispatch_after(question, request_id, request, held_bytes, self._replies.began_at))
-
-    async def _dispatch_after(
-        self, question: Question, request_id: int, request: Request, held_bytes: int, began_at: float
-    ) -> None:
-        try:
-            for _ in range(QUESTIONS_MAX):
-                await question()
-                self._replies.began_at = began_at  # other requests have been dispatched meanwhile
-                self._clients.acting = self._client
-                try:
-                    self._dispatch(request_id, request)
-                except OctavoError as error:
-                    refusal, further = error, self._questions.about(request, error)
-                else:
-                    return
-                if further is None:
-                    break
-                question = further
-            self._replies.refuse(request_id, request.op, refusal)
-        except Exception as failure:
-            self._replies.refuse(request_id, request.op, failure)
-        finally:
-            self._storage.admission.release_waiting(held_bytes)
+        assert self._client is not None, "requests come from a client"
+        self._held.hold(self._client, request_id, request, question)
 
     async def _forced(self, durable: asyncio.Future[None]) -> Reply:
         await durable

@@ -27,6 +27,7 @@ from octavo.bookie.server.answers import (
     answer_read,
     answer_read_lac,
 )
+from octavo.bookie.server.clients import Client
 from octavo.bookie.server.ledger_privacy import PrivacyUnknownError
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.replies import Replies
@@ -58,9 +59,17 @@ class Lookups:
     """See the module."""
 
     def __init__(
-        self, replies: Replies, answers: AnswerQueue, service: BookieService, gate: Gate | None = None
+        self,
+        replies: Replies,
+        answers: AnswerQueue,
+        service: BookieService,
+        gate: Gate | None = None,
+        *,
+        client: Callable[[], Client | None],
     ) -> None:
-        """``gate`` knows the client; None: clients are not asked who they are."""
+        """``gate`` knows the principal; None: clients are not asked who they are. ``client``: to which the connection
+        belongs now."""
+        self._client = client
         self.peer = "?"
         """``HOST:PORT`` of the client."""
         self._audit = service.audit
@@ -106,11 +115,14 @@ class Lookups:
             return
         if self.long_polls >= LONG_POLLS_PER_CONNECTION_MAX:
             raise BookieOverloadedError(f"more than {LONG_POLLS_PER_CONNECTION_MAX} long polls on one connection")
+        client = self._client()
+        if client is not None:
+            client.begin_long_poll()
         self.long_polls += 1
         self._replies.set_aside()
         turn = _Turn()
         task = self._replies.start(request_id, request.op, self._long_poll(request, turn), None)
-        task.add_done_callback(lambda _task: self._long_poll_finished(turn))
+        task.add_done_callback(lambda _task: self._long_poll_finished(turn, client))
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -231,8 +243,10 @@ class Lookups:
         self._check_readable(request)
         return await answer_read_lac(self._storage.reader, request, turn.grant.bytes_max)
 
-    def _long_poll_finished(self, turn: _Turn) -> None:
+    def _long_poll_finished(self, turn: _Turn, client: Client | None) -> None:
         self.long_polls -= 1
+        if client is not None:
+            client.end_long_poll()
         self._turn_is_over(turn)
 
     def _turn_is_over(self, turn: _Turn) -> None:

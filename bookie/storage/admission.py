@@ -71,7 +71,8 @@ class Admission:
         self._health = health
         self._cache = cache
         self._journal = journal
-        self._bytes_max = bytes_max
+        self.bytes_max = self._bytes_max = bytes_max
+        """Each of the three bounds."""
         self._freed = asyncio.Event()
         health.wakes(self._freed)
         self.waiting_bytes = 0

@@ -57,8 +57,11 @@ class LedgerReader:
             )  # fmt: skip
         return _read_from(result, first, self.first_kept(ledger_id))
 
-    async def list_entries(self, ledger_id: LedgerId, first: int = 0, last: int = ID_LAST) -> list[tuple[int, int]]:
-        """The ids of ``first..last`` that are held, as intervals. Raises :class:`BookieStorageError` where damage hides
+    async def list_entries(
+        self, ledger_id: LedgerId, first: int = 0, last: int = ID_LAST, *, ranges_max: int | None = None
+    ) -> list[tuple[int, int]]:
+        """The ids of ``first..last`` that are held, as intervals; with ``ranges_max``, not all if there are more than
+        that. Raises :class:`BookieStorageError` where damage hides
         them, and for ids that have been trimmed; :class:`BookieInDoubtError` for a ledger in doubt. The ids left out
         would be negatives."""
         ledger = self._not_deleted(ledger_id)
@@ -68,7 +71,9 @@ class LedgerReader:
                 may_have_happened=False,
             )
         highest = _highest(ledger)
-        found = [] if highest is None else await self._entries.ranges(ledger_id, first, min(last, highest))
+        found: list[tuple[int, int]] = []
+        if highest is not None:
+            found = await self._entries.ranges(ledger_id, first, min(last, highest), ranges_max=ranges_max)
         first_kept = self.first_kept(ledger_id)
         if first < first_kept:
             raise BookieStorageError(

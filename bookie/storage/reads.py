@@ -40,6 +40,9 @@ _REPORTED_MAX = 10_000
 _LIST_IDS = 1 << 20
 """Ids looked up at a time when the entries of a ledger are listed."""
 
+_FEW_RANGES = 256
+"""Intervals in a window after which the next window is wider."""
+
 _MISSING_IDS = 1 << 20
 """Ids of which one answer tells what is missing. Gaps do not count."""
 
@@ -351,12 +354,22 @@ class EntryReader:
         gaps = _without(_gaps_of(result.entries, first, result.last_covered), result.unknown)
         return Holdings(result.last_covered, _named(gaps, *stripe), _named(result.unknown, *stripe))
 
-    async def ranges(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
-        """The ids of ``first..last`` that are held, as maximal intervals. Raises :class:`BookieStorageError` where
-        damage hides them."""
+    async def ranges(
+        self, ledger_id: int, first: int, last: int, *, ranges_max: int | None = None
+    ) -> list[tuple[int, int]]:
+        """The ids of ``first..last`` that are held, as maximal intervals. With ``ranges_max``, not all if there are
+        more than that. Raises :class:`BookieStorageError` where damage hides them.
+
+        The loop has a turn after each window. Windows are wide where the intervals are, and narrow where the ids are
+        striped over the ensemble: then each id held is a step of Python (rule B12).
+        """
         found: list[tuple[int, int]] = []
+        width = _WINDOW_IDS_STRIPED
         while (first := await self._next_id(ledger_id, first, last)) <= last:
-            window_last = min(last, first + _LIST_IDS - 1)
+            if ranges_max is not None and len(found) > ranges_max:
+                break
+            before = len(found)
+            window_last = min(last, first + width - 1)
             lookup = await self.lookup(ledger_id, first, window_last)
             if lookup.unknown:
                 raise BookieStorageError(
@@ -370,6 +383,8 @@ class EntryReader:
                 else:
                     found.append((low, high))
             first = window_last + 1
+            width = min(2 * width, _LIST_IDS) if len(found) - before <= _FEW_RANGES else _WINDOW_IDS_STRIPED
+            await asyncio.sleep(0)
         return found
 
     async def amount(self, ledger_id: int, first: int, last: int) -> Amount:
@@ -381,6 +396,7 @@ class EntryReader:
                 entries += len(run.ids)
                 size += run_bytes(run)
             first = window_last + 1
+            await asyncio.sleep(0)
         return Amount(entries, size)
 
 
