@@ -55,6 +55,7 @@ from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata.boot_time import BootClock, boot_clock_of
 from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, LOG_KEY, Fragment, LedgerMetadata
+from octavo.metadata.own_tasks import result_of
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
 from octavo.protocol.errors import (
@@ -404,9 +405,9 @@ class Client(LogFace, Closable):
         in another event loop than the client's.
         """
         check_loop(self._loop)
-        if self._closing is None:
+        if self._closing is None or self._closing.cancelled():
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="octavo client closing")
-        await asyncio.shield(self._closing)
+        await result_of(self._closing, "closing the client")
 
     async def _close(self) -> None:
         failures: list[OctavoError] = []

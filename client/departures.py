@@ -17,7 +17,7 @@ from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.follow import follow
 from octavo.metadata.repair_states import DOCUMENT, decode_states
 from octavo.metadata.store import MetadataStore, Versioned
-from octavo.protocol.errors import OctavoError
+from octavo.protocol.errors import OctavoError, TasksCancelledError
 from octavo.protocol.ids import BookieId, LedgerId
 
 log = logging.getLogger("octavo.client")
@@ -88,6 +88,8 @@ class Departures:
             before = departed
 
     def _failed(self, error: BaseException) -> None:
+        if isinstance(error, TasksCancelledError):
+            return  # no caller depends on it, and each of the others is told
         asyncio.get_running_loop().call_exception_handler(
             {"message": "a client does not learn of departed bookies any more", "exception": error}
         )

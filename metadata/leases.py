@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from octavo.metadata.own_tasks import result_of, when_cancelled
 from octavo.metadata.records import Kind, RecordStore, Unchanged
 from octavo.metadata.registration import BookieRegistration, encode_registration
 from octavo.metadata.store import LeaseEnd
@@ -175,7 +176,7 @@ class LeaseKeeper:
         changed. A cancelled call leaves nothing behind."""
         making = asyncio.create_task(self._make(kind, key, value, take_over, unchanged))
         try:
-            return await asyncio.shield(making)
+            return await result_of(making, f"taking {kind.value} {key}")
         except asyncio.CancelledError:
             cleaning = asyncio.create_task(_release_when_made(making))
             self._cleaning.add(cleaning)
@@ -316,7 +317,8 @@ class LeaseKeeper:
                 self._session, self._renewed_at = session, began_at
                 if self._renewing is None:
                     self._awake_at = self._clock()
-                    self._renewing = asyncio.create_task(self._keep_renewing(), name="renew leases")
+                    renewing = asyncio.create_task(self._keep_renewing(), name="renew leases")
+                    self._renewing = when_cancelled(renewing, self._renewing_cancelled)
             return self._session
 
     def _lose(self, session: str, how: LeaseEnd) -> None:
@@ -327,6 +329,14 @@ class LeaseKeeper:
         self._leases.clear()
         for lease in leases:
             lease.end(how)
+
+    def _renewing_cancelled(self) -> None:
+        """By :meth:`close`, or by the program: then the leases are not renewed any more, and their holders learn it
+        now. The session ends by itself."""
+        if not self._closed:
+            self._renewing = None
+            if self._session is not None:
+                self._lose(self._session)
 
     async def _keep_renewing(self) -> None:
         interval = self._lease_seconds / RENEWALS_PER_LEASE

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from types import TracebackType
 from typing import Any, Final, Self
 
+from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
 from octavo.protocol.errors import ClientClosedError, InternalError, MetadataUnavailableError, OctavoError
 
 RETRY_SECONDS: Final = 0.5
@@ -45,7 +46,7 @@ class _Topic:
         self._load = load
         self._wanted = asyncio.Event()
         self._changed: asyncio.Future[None] | None = None
-        self.task = asyncio.create_task(self._run(), name=f"watch {key}")
+        self.task = when_cancelled(asyncio.create_task(self._run(), name=f"watch {key}"), self._cancelled)
 
     def request(self) -> int:
         """Request a load; returns the number that :attr:`loaded` reaches once the request has been served."""
@@ -65,6 +66,12 @@ class _Topic:
         changed, self._changed = self._changed, None
         if changed is not None:
             changed.set_result(None)
+
+    def _cancelled(self) -> None:
+        """By the hub, which has no watchers left or has told them; or by the program."""
+        if self.error is None:
+            self.error = tasks_cancelled(f"watching {self.key}")
+            self.wake()
 
     async def _run(self) -> None:
         try:

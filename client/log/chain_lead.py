@@ -164,7 +164,8 @@ class ChainLead:
             return {}
         segment, closing = self._previous
         await asyncio.wait([closing])
-        end = closing.result() or await self._access.end_of(segment.ledger_id, self._candidate.password)
+        end = None if closing.cancelled() else closing.result()
+        end = end or await self._access.end_of(segment.ledger_id, self._candidate.password)
         if end is None:
             raise LogDamagedError(
                 f"log {self.name}: ledger {segment.ledger_id} does not exist any more; it was deleted by hand"

@@ -21,6 +21,7 @@ from octavo.client.log.view import Place as LayoutPlace
 from octavo.client.log.view import Reach, end_of_new
 from octavo.client.read.reader import LedgerReader
 from octavo.client.same_loop import check_loop
+from octavo.metadata.own_tasks import failure_of
 from octavo.metadata.store import Versioned
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -179,9 +180,11 @@ class ChainView:
         self.end = max(self.end, end)
 
     def watch(self) -> None:
-        """Keep the list fresh from now on."""
-        if self._watching is None and not self.closed:
+        """Keep the list fresh from now on; once more if that has failed before."""
+        if not self.closed and (self._watching is None or self._watching.done()):
+            self._watch_failure = None
             self._watching = asyncio.get_running_loop().create_task(self._watch_list(), name="octavo log watch")
+            self._watching.add_done_callback(self._watch_ended)
 
     async def wait_change(self, seen: int) -> None:
         """Return once the list has changed since :attr:`changes` was ``seen``. Raises why it is not watched any more:
@@ -240,19 +243,17 @@ class ChainView:
 
     async def _watch_list(self) -> None:
         name = self.document.name
-        try:
-            async with self._store.watch_document(list_document(name)) as watch:
-                async for found in watch:
-                    document = None if found is None else decode_log(found.value, name)
-                    if (
-                        document is None
-                        or document.log_id != self.document.log_id
-                        or document.state is LogState.DELETED
-                    ):
-                        raise NoSuchLogError(f"log {name} has been deleted")
-                    self.take(document)
-        except OctavoError as error:
-            self._watch_failure = error
+        async with self._store.watch_document(list_document(name)) as watch:
+            async for found in watch:
+                document = None if found is None else decode_log(found.value, name)
+                if document is None or document.log_id != self.document.log_id or document.state is LogState.DELETED:
+                    raise NoSuchLogError(f"log {name} has been deleted")
+                self.take(document)
+
+    def _watch_ended(self, watching: asyncio.Task[None]) -> None:
+        failure = failure_of(watching, f"watching log {self.name}")
+        if watching is self._watching and not self.closed:
+            self._watch_failure = failure
             self._changed.set()
 
     # --- positions ----------------------------------------------------------------------------------------------------

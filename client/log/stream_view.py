@@ -30,6 +30,7 @@ from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
 from octavo.client.stream.piece_source import GrowingSource, SettledSource
 from octavo.client.stream.pieces import Form, Piece, piece_at
+from octavo.metadata.own_tasks import failure_of
 from octavo.metadata.pages import PageMissingError
 from octavo.metadata.paging import StreamPages
 from octavo.metadata.store import Versioned
@@ -220,10 +221,17 @@ class StreamView:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Keep document and root fresh from now on."""
-        if not self._watching and not self.closed:
-            for watch in (self._watch_document(), self._watch_root()):
-                self._watching.append(self._loop.create_task(watch, name="octavo log watch"))
+        """Keep document and root fresh from now on; once more if that has failed before."""
+        if self.closed or (self._watching and not any(watching.done() for watching in self._watching)):
+            return
+        self._watch_failure = None
+        before, self._watching = self._watching, []
+        for watching in before:
+            watching.cancel()
+        for watch in (self._watch_document(), self._watch_root()):
+            watching = self._loop.create_task(watch, name="octavo log watch")
+            watching.add_done_callback(self._watch_ended)
+            self._watching.append(watching)
 
     async def wait_change(self, seen: int) -> None:
         """Return once something has changed since :attr:`changes` was ``seen``. Raises why the metadata are not watched
@@ -239,35 +247,31 @@ class StreamView:
 
     async def _watch_document(self) -> None:
         name = self.name
-        try:
-            async with self._store.watch_document(list_document(name)) as watch:
-                async for found in watch:
-                    document = None if found is None else decode_any_log(found.value, name)
-                    if (
-                        not isinstance(document, StreamLogDocument)
-                        or document.log_id != self.log_id
-                        or document.state is LogState.DELETED
-                    ):
-                        raise NoSuchLogError(f"log {name} has been deleted")
-                    self.take(document)
-        except OctavoError as error:
-            self._watch_failed(error)
+        async with self._store.watch_document(list_document(name)) as watch:
+            async for found in watch:
+                document = None if found is None else decode_any_log(found.value, name)
+                if (
+                    not isinstance(document, StreamLogDocument)
+                    or document.log_id != self.log_id
+                    or document.state is LogState.DELETED
+                ):
+                    raise NoSuchLogError(f"log {name} has been deleted")
+                self.take(document)
 
     async def _watch_root(self) -> None:
-        try:
-            async with self._store.watch_stream(self.document.ledger_id) as watch:
-                async for root in watch:
-                    if root is None:
-                        await self.read_metadata()  # says whether the log is deleted, or damaged
-                    else:
-                        self.take_root(root)
-        except OctavoError as error:
-            self._watch_failed(error)
+        async with self._store.watch_stream(self.document.ledger_id) as watch:
+            async for root in watch:
+                if root is None:
+                    await self.read_metadata()  # says whether the log is deleted, or damaged
+                else:
+                    self.take_root(root)
 
-    def _watch_failed(self, error: OctavoError) -> None:
-        if self._watch_failure is None or isinstance(error, NoSuchLogError):
-            self._watch_failure = error
-        self._changed.set()
+    def _watch_ended(self, watching: asyncio.Task[None]) -> None:
+        failure = failure_of(watching, f"watching log {self.name}")
+        if watching in self._watching and not self.closed:
+            if self._watch_failure is None or isinstance(failure, NoSuchLogError):
+                self._watch_failure = failure
+            self._changed.set()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

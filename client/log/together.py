@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
+from octavo.metadata.own_tasks import result_in
+
 
 async def together[T](steps: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """The results of all steps, in order. If one fails, the others are cancelled, and its error is raised by itself: a
@@ -13,4 +15,4 @@ async def together[T](steps: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             tasks = [group.create_task(step) for step in steps]
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return [result_in(task, "a step") for task in tasks]

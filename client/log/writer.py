@@ -32,6 +32,7 @@ from octavo.client.log.view import Reach
 from octavo.client.same_loop import check_loop
 from octavo.client.supervisor import Supervisor
 from octavo.client.write.writer import DRAIN_SHARE
+from octavo.metadata.own_tasks import result_of
 from octavo.protocol.errors import (
     ClientClosedError,
     DuplicateEntryError,
@@ -499,12 +500,11 @@ class LogWriter(AddFront, Closable):
         """
         check_loop(self._loop)
         closing = self._closing
-        if closing is None:
+        if closing is None or closing.cancelled():
             self._stop_accepting()  # in this step: what is added in the same turn would not be waited for
             closing = self._loop.create_task(self._close(), name=f"octavo closing of log {self._name}")
             self._closing = closing
-        await asyncio.wait([closing])
-        closing.result()
+        await result_of(closing, f"closing log {self._name}")
 
     async def close_with_client(self) -> None:
         """As :meth:`close`, but what has waited for copies in vain does not wait for them once more: the closing client
@@ -573,8 +573,7 @@ class LogWriter(AddFront, Closable):
         """Give the lead back, and leave the log as a crash would. Used only inside this package, after a close that has
         left the writer as it was."""
         self._closing = self._loop.create_task(self._abandon(), name=f"octavo closing of log {self._name}")
-        await asyncio.wait([self._closing])
-        self._closing.result()
+        await result_of(self._closing, f"closing log {self._name}")
 
     async def _abandon(self) -> None:
         self._end(ClientClosedError(f"log {self._name}: this writer is closed"), is_closing=True)

@@ -39,6 +39,7 @@ from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.range_read import ReplicaReader
 from octavo.client.read.source import LedgerSource
 from octavo.metadata.model import Fragment, LedgerMetadata
+from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
 from octavo.metadata.store import Versioned
 from octavo.protocol.entries import Entry
 from octavo.protocol.errors import (
@@ -111,7 +112,7 @@ class LedgerTail:
 
     def start(self) -> None:
         """Watch and poll from now on."""
-        self._supervisor = self._loop.create_task(self._supervise())
+        self._supervisor = when_cancelled(self._loop.create_task(self._supervise()), self._cancelled)
 
     async def close(self) -> None:
         """Stop. Waiting callers get :class:`ClientClosedError`."""
@@ -200,6 +201,11 @@ class LedgerTail:
             failure = InternalError(f"following ledger {self._view.metadata.ledger_id} failed: {error!r}")
             failure.__cause__ = error
             self._end(failure)
+
+    def _cancelled(self) -> None:
+        """By :meth:`close`, which has told the callers; or by the program."""
+        if self._failure is None:
+            self._end(tasks_cancelled(f"following ledger {self._view.metadata.ledger_id}"))
 
     def _end(self, error: OctavoError) -> None:
         if self._failure is None:

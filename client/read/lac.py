@@ -15,6 +15,7 @@ from octavo.protocol.errors import (
     DigestMismatchError,
     OctavoError,
     QuorumLostError,
+    TasksCancelledError,
     UnauthorizedError,
 )
 from octavo.protocol.ids import BookieId, EntryId
@@ -68,12 +69,15 @@ class LacAsker:
         answered_mask = 0
         tasks: list[asyncio.Task[None]] = []
         denials: list[bool] = []
+        cancelled: list[TasksCancelledError] = []
 
         async def ask_one(position: int) -> None:
             nonlocal answered_mask
             try:
                 await self.ask(bookies[position])
             except OctavoError as error:
+                if isinstance(error, TasksCancelledError):  # as of every bookie
+                    cancelled.append(error)
                 failures[bookies[position]] = error.message or type(error).__name__
                 denials.append(isinstance(error, UnauthorizedError))
                 self._replicas.blame.blame(bookies[position])
@@ -85,6 +89,8 @@ class LacAsker:
 
         async with asyncio.TaskGroup() as group:
             tasks.extend(group.create_task(ask_one(position)) for position in range(len(bookies)))
+        if cancelled and not answered_mask:
+            raise cancelled[0]
         if not answered_mask:
             answers = "; ".join(f"bookie {bookie_id}: {failures.get(bookie_id, 'no answer')}" for bookie_id in bookies)
             kind = UnauthorizedError if denials and all(denials) else QuorumLostError

@@ -13,9 +13,10 @@ from octavo.client.options import ClientOptions
 from octavo.client.read.plan import Ask, ReadPlan, Segment, VerdictKind, preference_order
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
 from octavo.protocol.entries import Entry, Opener
 from octavo.protocol.entry_columns import open_columns
-from octavo.protocol.errors import DigestMismatchError, InternalError, OctavoError
+from octavo.protocol.errors import DigestMismatchError, InternalError, OctavoError, TasksCancelledError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import Read, ReadAnswer, ReadFlag, Reply
@@ -211,6 +212,9 @@ class RangeRead:
     def _outcome(self, ask: Ask, outcome: Reply | OctavoError) -> None:
         if self._done.done():
             return
+        if isinstance(outcome, TasksCancelledError):  # of every bookie: there are no connections any more
+            self.abandon(outcome)
+            return
         try:
             asks = self._judge(ask, outcome)
             self._perform(asks)
@@ -289,6 +293,7 @@ class RangeRead:
             task = self._loop.create_task(self._request(connection, ask, request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            when_cancelled(task, partial(self._outcome, ask, tasks_cancelled("a read")))
 
     async def _request(self, connection: BookieConnection, ask: Ask, request: Read) -> None:
         """Ask over a connection that is not up yet, or is full."""

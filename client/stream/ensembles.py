@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from octavo.client.place.placer import Placer
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.terms_known import about_terms, lacks_terms
+from octavo.metadata.own_tasks import result_in
 from octavo.protocol.errors import NotEnoughBookiesError, OctavoError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.quorums import Quorums
@@ -101,7 +102,7 @@ class Ensembles:
                     deadline = now + max(_GRACE_SECONDS_MIN, now - asked_at)
                 left = None if deadline is None else max(deadline - now, 0.0)
                 done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                reached |= dict(asked[task] for task in done if task.result())
+                reached |= dict(asked[task] for task in done if result_in(task, "asking a bookie"))
                 if not done:
                     break
         finally:

@@ -19,6 +19,7 @@ from octavo.client.stream.ensembles import Ensembles
 from octavo.client.stream.last_entry import sealed_at_ms
 from octavo.client.stream.term_ledger import current_term, ledger_fragment
 from octavo.client.wire.pool import ConnectionPool
+from octavo.metadata.own_tasks import result_of
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.metadata.stream_changes import StreamChange
 from octavo.metadata.stream_model import StreamMetadata, StreamState
@@ -145,7 +146,7 @@ class StreamTaker:
             ended = await self._end_term(takeover, stream, secrets, on_begun=ask, check=wanted.check)
             if ended is None:
                 return None
-            least = await asking[0]
+            least = await result_of(asking[0], f"taking stream {stream.value.ledger_id} over")
         finally:
             if least is None:
                 for task in asking:

@@ -22,6 +22,7 @@ from octavo.client.write.adds import internal_error
 from octavo.client.write.write_path import EmptyPipeline
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.client.write.writer_life import WriterState
+from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
 from octavo.metadata.store import Versioned
 from octavo.metadata.stream_changes import TermEnd
 from octavo.metadata.stream_model import StreamMetadata, StreamState
@@ -74,6 +75,8 @@ class TermWriter(LedgerWriter):
         self._on_term = on_term
         self._ensembles = Ensembles(tools.pool, tools.placer)
         self._renewing: asyncio.Task[None] | None = None
+        self._ends_renewals = False
+        """Whether this writer has ended a renewal because it ends itself."""
         self._given_up: OctavoError | None = None
         """Why the last renewal was not made, although the writer goes on."""
         self._holds = False
@@ -202,8 +205,15 @@ class TermWriter(LedgerWriter):
     def _begin_renewal(self, following: NextTerm | None = None) -> asyncio.Task[None] | None:
         """``following``: for another term than one like the present one."""
         if self._renewing is None and self._life.state in (WriterState.OPEN, WriterState.DRAINING):
-            self._renewing = self._loop.create_task(self._renew(following), name=f"octavo renewal of stream {self.id}")
+            renewing = self._loop.create_task(self._renew(following), name=f"octavo renewal of stream {self.id}")
+            self._renewing = when_cancelled(renewing, self._renewal_cancelled)
         return self._renewing
+
+    def _renewal_cancelled(self) -> None:
+        """By this writer as it ends, or by the program."""
+        self._renewing = None
+        if not self._ends_renewals:
+            self._fail(tasks_cancelled(f"stream {self.id}"))
 
     async def _renew(self, following: NextTerm | None) -> None:
         try:
@@ -277,6 +287,7 @@ class TermWriter(LedgerWriter):
         self._send_turn()
 
     async def _settle_end(self, deadline: float) -> OctavoError | None:
+        self._ends_renewals = True
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait([self._renewing])
@@ -285,6 +296,7 @@ class TermWriter(LedgerWriter):
     async def _tear_down_write_path(self) -> None:
         renewing = self._renewing
         if renewing is not None and renewing is not asyncio.current_task():
+            self._ends_renewals = True
             renewing.cancel()
             await asyncio.wait([renewing])
         await super()._tear_down_write_path()

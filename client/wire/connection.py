@@ -19,6 +19,7 @@ from functools import partial
 from octavo.client.counts import reason_of
 from octavo.client.options import ClientOptions
 from octavo.client.wire.wire import OnOutcome, Outcome, Wire
+from octavo.metadata.own_tasks import tasks_cancelled
 from octavo.metadata.registration import split_address
 from octavo.protocol.errors import (
     BookieOverloadedError,
@@ -26,6 +27,7 @@ from octavo.protocol.errors import (
     ClientClosedError,
     OctavoError,
     OctavoTimeoutError,
+    TasksCancelledError,
     UnauthorizedError,
 )
 from octavo.protocol.ids import BookieId
@@ -197,12 +199,13 @@ class BookieConnection:
         """Try to connect now: the bookie has registered again, perhaps at another address."""
         self._nudged.set()
 
-    def close(self) -> None:
-        """Break the connection; everything outstanding or waiting fails. :meth:`run` must be cancelled besides."""
+    def close(self, reason: OctavoError | None = None) -> None:
+        """Break the connection; everything outstanding or waiting fails. :meth:`run` must be cancelled besides.
+        ``reason``: if it is not that the client is closed."""
         if self._closed:
             return
         self._closed = True
-        self._last_error = ClientClosedError(f"bookie {self._bookie_id}: the client is closed")
+        self._last_error = reason or ClientClosedError(f"bookie {self._bookie_id}: the client is closed")
         if self._wire is not None:
             self._wire.abort(self._last_error)
         self._wake_waiters()
@@ -263,7 +266,8 @@ class BookieConnection:
                 if failures:
                     await self._back_off(failures)
         finally:
-            self.close()
+            # Nothing, if this connection was closed before it was cancelled.
+            self.close(tasks_cancelled(f"the connection to bookie {self._bookie_id}"))
             if wire is not None:
                 await wire.closed.wait()
 
@@ -324,7 +328,7 @@ class BookieConnection:
     async def _wait_writable(self, deadline: float) -> None:
         while not self.writable:
             if self._closed:
-                raise ClientClosedError(f"bookie {self._bookie_id}: the client is closed")
+                raise self._closed_error()
             if self._wire is None and self._backing_off:
                 raise self._unavailable()
             self._wanted.set()
@@ -347,6 +351,11 @@ class BookieConnection:
         explained = BookieUnavailableError(f"cannot be reached: {error}", may_have_happened=False)
         explained.__cause__ = error
         return explained
+
+    def _closed_error(self) -> OctavoError:
+        if isinstance(self._last_error, TasksCancelledError):
+            return TasksCancelledError(self._last_error.message, may_have_happened=False)
+        return ClientClosedError(f"bookie {self._bookie_id}: the client is closed")
 
     def _unavailable(self) -> OctavoError:
         reason = self._last_error.message if self._last_error is not None else "not connected"

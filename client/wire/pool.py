@@ -20,7 +20,13 @@ from octavo.client.wire.security import WireSecurity, login_without_key
 from octavo.client.wire.wire import Wire
 from octavo.metadata.registration import BookieRegistration
 from octavo.metadata.store import MetadataStore
-from octavo.protocol.errors import BookieUnavailableError, ClientClosedError, MetadataUnavailableError
+from octavo.protocol.errors import (
+    BookieUnavailableError,
+    ClientClosedError,
+    MetadataUnavailableError,
+    OctavoError,
+    TasksCancelledError,
+)
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello
 
@@ -60,14 +66,18 @@ class ConnectionPool:
         self._supervisor = Supervisor("octavo connections", self._failed)
         self._watching = False
         self._closed = False
+        self._failure: OctavoError | None = None
+        """Why there are no connections any more, if it is not that the client was closed."""
 
     def get(self, bookie_id: BookieId) -> BookieConnection:
         """The connection to a bookie, made at first use. It connects when asked something or listened to.
 
-        Raises :class:`ClientClosedError`.
+        Raises :class:`ClientClosedError`, :class:`TasksCancelledError`.
         """
         connection = self._connections.get(bookie_id)
         if connection is None:
+            if self._failure is not None:
+                raise type(self._failure)(self._failure.message, may_have_happened=False)
             if self._closed:
                 raise ClientClosedError("the client is closed")
             connection = BookieConnection(
@@ -159,6 +169,12 @@ class ConnectionPool:
 
     def _failed(self, error: BaseException) -> None:
         self._closed = True
+        if isinstance(error, TasksCancelledError):
+            self._failure = error
+            for connection in self._connections.values():
+                connection.close(error)
+            self._connections.clear()  # who asks for one learns why there is none
+            return
         for connection in self._connections.values():
             connection.close()
         asyncio.get_running_loop().call_exception_handler(

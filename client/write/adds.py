@@ -11,6 +11,7 @@ from octavo.protocol.errors import (
     InvalidArgumentError,
     LedgerFencedError,
     OctavoError,
+    TasksCancelledError,
 )
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.limits import ADD_ENTRIES_TARGET, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
@@ -87,8 +88,11 @@ def fenced(ledger_id: LedgerId, evidence: str) -> LedgerFencedError:
     )
 
 
-def internal_error(ledger_id: LedgerId, error: BaseException) -> InternalError:
-    """The error that callers get for a defect found while the ledger was being written."""
+def internal_error(ledger_id: LedgerId, error: BaseException) -> OctavoError:
+    """The error that callers get for a defect found while the ledger was being written, or for tasks that the program
+    has cancelled (rule H2)."""
+    if isinstance(error, TasksCancelledError):
+        return TasksCancelledError(f"ledger {ledger_id}: {error.message}")
     failure = InternalError(f"ledger {ledger_id}: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

@@ -54,6 +54,7 @@ from octavo.client.write.window import AddWindow, Futures
 from octavo.client.write.write_path import EMPTY_DEQUE, EMPTY_PIPELINE, EmptyPipeline, WritePath
 from octavo.client.write.writer_life import WriterLife, WriterState
 from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.own_tasks import result_of
 from octavo.metadata.store import MetadataStore, Versioned
 from octavo.protocol.entries import LedgerSecrets, Sealer
 from octavo.protocol.errors import (
@@ -510,13 +511,12 @@ class LedgerWriter(AddWindow, Closable):
         """
         check_loop(self._loop)
         closing = self._closing
-        if closing is None:
+        if closing is None or (closing.cancelled() and not self.closed):
             self._life.close()
             self._skips_queue = False
             closing = self._loop.create_task(self._close(), name=f"octavo closing of ledger {self.id}")
             self._closing = closing
-        await asyncio.wait([closing])
-        closing.result()
+        await result_of(closing, f"closing ledger {self.id}")
         if self._life.close_error is not None:
             raise copy_error(self._life.close_error)
 

@@ -109,7 +109,20 @@ class SqliteRecordStore(RecordStore):
             self._polling.cancel()
             self._polling = None
         if active:
-            self._polling = asyncio.create_task(self._poll(), name=f"watch {self._uri}")
+            self._begin_polling()
+
+    def watch_record(self, kind: Kind, key: str | None, *, active: bool) -> None:
+        if active and self._polling is None:
+            self._begin_polling()
+
+    def _begin_polling(self) -> None:
+        polling = self._polling = asyncio.create_task(self._poll(), name=f"watch {self._uri}")
+        polling.add_done_callback(self._polling_ended)
+
+    def _polling_ended(self, polling: asyncio.Task[None]) -> None:
+        if self._polling is polling:
+            # Not by `watching`: the program has cancelled it, with the watches of this handle. The next one polls.
+            self._polling = None
 
     def on_forked(self) -> None:
         """In a forked child (rule H1) there is no thread that would answer."""

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from octavo.metadata.own_tasks import tasks_cancelled
 from octavo.metadata.records import Kind
 from octavo.metadata.zookeeper.connection import AnswerLostError
 from octavo.metadata.zookeeper.fast_messages import CreateMessage, Message, Transaction
@@ -88,6 +89,7 @@ class LedgerCreates:
         self._folders: dict[str, None] = {}
         """Folders known to have existed; the servers remove a folder with its last ledger."""
         self._under_way: dict[asyncio.Task[None], Sequence[_Creation]] = {}
+        self._closed = False
 
     async def create(self, key: str, value: bytes) -> Stat | None:
         """Create a ledger's node; None when it already exists."""
@@ -107,6 +109,7 @@ class LedgerCreates:
     async def close(self) -> None:
         """Fail all waiting callers with :class:`ClientClosedError`."""
         self._send()
+        self._closed = True
         under_way = self._under_way.copy()
         for task in under_way:
             task.cancel()
@@ -118,8 +121,13 @@ class LedgerCreates:
         if self._gathered:
             task = self._loop.create_task(self._make(self._gathered), name="creating ledgers")
             self._under_way[task] = self._gathered
-            task.add_done_callback(self._under_way.pop)
+            task.add_done_callback(self._ended)
             self._gathered, self._gathered_bytes = [], 0
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        creations = self._under_way.pop(task)
+        if task.cancelled() and not self._closed:
+            _fail(creations, tasks_cancelled("creating ledgers"))
 
     async def _make(self, creations: Sequence[_Creation]) -> None:
         try:

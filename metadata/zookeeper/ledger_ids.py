@@ -61,6 +61,7 @@ class LedgerIds:
             and self._ahead is None
         ):
             self._ahead = asyncio.create_task(self._take_ahead(), name="ledger ids")
+            self._ahead.add_done_callback(self._taken_ahead)
         return LedgerId(self._next_id - 1)
 
     async def close(self) -> None:
@@ -77,8 +78,9 @@ class LedgerIds:
                     self._spare = await self._take_ids()
         except OctavoError:
             return  # the next caller that needs a block reserves it itself and gets the error
-        finally:
-            self._ahead = None
+
+    def _taken_ahead(self, _ahead: asyncio.Task[None]) -> None:
+        self._ahead = None
 
     async def is_allocated(self, ledger_id: LedgerId) -> bool:
         """See :meth:`RecordStore.is_allocated`."""

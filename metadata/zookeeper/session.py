@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import structlog
+from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
 from octavo.metadata.zookeeper.connection import AnswerLostError, Connection
 from octavo.metadata.zookeeper.messages import (
     OK,
@@ -142,7 +143,7 @@ class Session:
 
     def start(self) -> None:
         """Begin to connect; requests wait until a server accepts the session."""
-        self._task = asyncio.create_task(self._run(), name="zookeeper session")
+        self._task = when_cancelled(asyncio.create_task(self._run(), name="zookeeper session"), self._cancelled)
 
     async def close(self) -> None:
         """End the session and its ephemeral nodes now; outstanding requests fail."""
@@ -335,6 +336,15 @@ class Session:
             silent = loop.time() - connection.heard_at
             if silent >= patience:
                 return f"the server has been silent for {silent:.1f} s"
+
+    def _cancelled(self) -> None:
+        """By :meth:`close`, or by the program."""
+        if not self._closed:
+            self._refusal = tasks_cancelled("the ZooKeeper session")
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.abort("its task was cancelled")
+            self._tell()
 
     def _give_up(self, connection: Connection | None, where: str, reason: str) -> None:
         self._last_failure = f"{where}: {reason}"
