@@ -57,6 +57,7 @@ async def running(connection: BookieConnection) -> AsyncIterator[BookieConnectio
     try:
         yield connection
     finally:
+        connection.close()
         task.cancel()
         await asyncio.wait([task])
 
