@@ -376,9 +376,9 @@ class Client(LogFace, Closable):
     def metrics(self) -> dict[str, Any]:
         """What this client has counted since it was made, by the names of docs/metrics.md.
 
-        A counter or a gauge is a number; a histogram is ``{"count", "sum", "buckets"}`` (seconds; the numbers in the
-        buckets of ``octavo.metrics.histogram.BOUNDS_SECONDS`` and in one above). A metric with a label is a dict from
-        the label's values to that. :func:`octavo.metrics.register` hands all of it to prometheus_client.
+        A counter or gauge is a number; a histogram is ``{"count", "sum", "buckets"}`` (``BOUNDS_SECONDS`` of
+        ``octavo.metrics.histogram``, and one above); with a label, a dict from its values to that.
+        :func:`octavo.metrics.register` hands all of it to prometheus_client.
         """
         forks.check_process(self._loop)
         return self._pool.counts.snapshot(self._store.seconds)

@@ -21,7 +21,7 @@ def tasks_cancelled(what: str) -> TasksCancelledError:
 
 
 def when_cancelled[T](task: asyncio.Task[T], act: Callable[[], object]) -> asyncio.Task[T]:
-    """Call ``act`` if the task is cancelled, by whomever; the task."""
+    """Call ``act`` if the task is cancelled, by its owner or by the program; the task."""
     task.add_done_callback(lambda ended: act() if ended.cancelled() else None)
     return task
 

@@ -288,6 +288,9 @@ class Session:
         self._tell()
         try:
             reason = await self._keep_alive(connection)
+        except BaseException:
+            connection.abort("the metadata store has been closed, or the program has cancelled the session's task")
+            raise
         finally:
             self._last_zxid = max(self._last_zxid, connection.last_zxid)
             self._connection = None
