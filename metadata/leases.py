@@ -336,7 +336,7 @@ class LeaseKeeper:
         if not self._closed:
             self._renewing = None
             if self._session is not None:
-                self._lose(self._session)
+                self._lose(self._session, LeaseEnd("the program has cancelled the task that renews it"))
 
     async def _keep_renewing(self) -> None:
         interval = self._lease_seconds / RENEWALS_PER_LEASE
