@@ -31,7 +31,7 @@ class RetentionHistory:
         self.judges_by_the_world = False
         """Whether ages are judged by the entries; otherwise by what the metadata told of them."""
         self._cursors_lowest: int | None = None
-        """The highest position that all cursors of a time had reached; None while there was no cursor."""
+        """The position that all cursors have reached, as they are stored now; None while there is none."""
 
     @property
     def is_limited(self) -> bool:
@@ -46,7 +46,7 @@ class RetentionHistory:
     def saw_cursors(self, cursors: dict[str, int]) -> None:
         """Record a version of the cursors. In a universe none is idle for long enough to be ignored."""
         if cursors:
-            self._cursors_lowest = max(self._cursors_lowest or 0, min(cursors.values()))
+            self._cursors_lowest = min(cursors.values())
 
     def check(self, cut: int, stop: int, kept_bytes: int, *, youngest_made_at: float | None, now: float) -> None:
         """Check that retention may have dropped everything below ``cut`` just now, which ends or lies within the piece
