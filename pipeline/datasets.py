@@ -15,6 +15,7 @@ from typing import NamedTuple
 from octavo.client.client import Client
 from octavo.metadata.connect import open_metadata_store
 from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.proven_time import EARLIEST_MS
 from octavo.metadata.store import MetadataStore, Version
 from octavo.pipeline.cluster import connected, existing_ledgers, metadata_of_each
 from octavo.pipeline.manifest import (
@@ -151,7 +152,8 @@ class DatasetStore:
         states = {name: await self._state(name) for name in names}
         found: dict[str, list[int]] = {name: [] for name in names}
         traces = {name for name, (_, version, _) in states.items() if version is not None}
-        now = datetime.now(UTC)
+        # A ledger is young if it is so by this host's clock or by the store's: its job may be running (rule M5).
+        now = min(datetime.now(UTC), datetime.fromtimestamp(await self.store.time_ms() / 1000, UTC))
         async for metadata in metadata_of_each(self.client, await existing_ledgers(self.client)):
             tag = metadata.custom_metadata.get(Tags.DATASET)
             name = None if tag is None else tag.decode(errors="replace")
@@ -161,7 +163,7 @@ class DatasetStore:
                 states[name], found[name] = await self._state(name), []
             traces.add(name)
             head, _, published = states[name]
-            old = (now - metadata.created_at).total_seconds() >= older_than_seconds
+            old = is_old(metadata.created_at, now, older_than_seconds)
             if metadata.ledger_id not in published and (old or _is_settled(head, metadata.custom_metadata)):
                 found[name].append(metadata.ledger_id)
         if only is not None and only not in traces:
@@ -182,6 +184,8 @@ class DatasetStore:
     async def _clean_segments(self, name: str, head: Head) -> int:
         prefix = _segment_name(name, "")
         removed = 0
+        # A segment is young if it is so by this host's clock or by the store's: its head may be about to name it.
+        now = min(time.time(), await self.store.time_ms() / 1000)
         async for document_name in self.store.list_documents(prefix):
             if document_name.removeprefix(prefix) in head.segments:
                 continue
@@ -189,7 +193,7 @@ class DatasetStore:
             if document is None:
                 continue
             _, written_at = decode_segment(document.value, name)
-            if time.time() - written_at > SEGMENT_GRACE_SECONDS:
+            if now - written_at > SEGMENT_GRACE_SECONDS:
                 await self.store.delete_document(document_name)
                 removed += 1
         return removed
@@ -205,8 +209,17 @@ class DatasetStore:
 
     async def _write_segment(self, name: str, ledgers: Sequence[PublishedLedger]) -> str:
         token = secrets.token_hex(16)
-        await self.store.create_document(_segment_name(name, token), encode_segment(ledgers, written_at=time.time()))
+        written_at = max(time.time(), await self.store.time_ms() / 1000)
+        await self.store.create_document(_segment_name(name, token), encode_segment(ledgers, written_at=written_at))
         return token
+
+
+def is_old(created_at: datetime, now: datetime, older_than_seconds: float) -> bool:
+    """Whether a ledger without a publication is at least that old. One that was created by a clock that was never set
+    is not, unless every age will do."""
+    if older_than_seconds <= 0:
+        return True
+    return created_at.timestamp() * 1000 >= EARLIEST_MS and (now - created_at).total_seconds() >= older_than_seconds
 
 
 class Cleaned(NamedTuple):
