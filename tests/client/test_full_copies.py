@@ -294,7 +294,7 @@ async def test_a_client_that_is_closed_tells_adds_that_are_still_under_way(ids: 
         client = await octavo.connect(cluster.uri, **options)
         if ids == "explicit":
             explicit = await client.create_ledger(full_copies="required", ids="explicit")
-            adds = [partial(explicit.add_nowait, entry_id=number) for number in range(2)]
+            adds: list[Any] = [partial(explicit.add_nowait, entry_id=number) for number in range(2)]
             metadata = explicit.metadata
         else:
             writer = await client.create_ledger(full_copies="required")
