@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.bookie.log_output import use_log_outputs
 from octavo.cli.bookie import admin as bookie_admin
 from octavo.cli.bookie import offline as bookie_offline
 from octavo.cli.bookie.options import EntryDirOption, JournalDirOption
@@ -135,18 +134,18 @@ def bookie(
         "log_format": log_format.value if log_format else None,
     }
 
-    use_log_outputs()
-
     def work() -> int:
         # Imported here: no other command needs a bookie's modules. The first of them imports structlog cheaply.
         import octavo.bookie.logs  # noqa: F401, PLC0415
         from octavo.bookie.config import BookieConfig, load_config  # noqa: PLC0415
         from octavo.bookie.daemon import run  # noqa: PLC0415
+        from octavo.bookie.log_output import use_log_outputs  # noqa: PLC0415
         from octavo.cli.bookie.companion import repair_companion  # noqa: PLC0415
 
         def settings() -> BookieConfig:
             return load_config(config, os.environ, flags)
 
+        use_log_outputs()
         checked = settings()
         if stop_with_standard_input:
             threading.Thread(target=_stop_at_end_of_input, name="parent-watch", daemon=True).start()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.bookie.log_output import use_log_outputs
 from octavo.cli.local.bookie_process import BookieProcess, BookieSpec, pinned_id
 from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, left_stopped, print_ready
 from octavo.cli.local.detach import start_detached
@@ -77,6 +76,8 @@ async def up(
 
     With --detach the cluster runs in the background: `octavo status` shows it and `octavo down` stops it.
     """
+    from octavo.bookie.log_output import use_log_outputs  # noqa: PLC0415 - `octavo --help` needs no bookie
+
     use_log_outputs()  # a full disk must not end the cluster
     directory = data_dir.absolute()
     names = [f"bookie-{number}" for number in range(1, bookies + 1)]

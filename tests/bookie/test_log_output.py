@@ -4,8 +4,9 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from typing import Any, TextIO, cast
 
 import pytest
 import structlog
@@ -110,7 +111,7 @@ def test_a_reader_that_does_not_read_costs_one_short_wait_and_whole_lines(kind: 
 def test_structlog_writes_a_line_at_once_and_survives_a_full_disk(log_format: str) -> None:
     with open("/dev/full", "wb", buffering=0) as full:
         output = LogOutput(full.fileno())
-        configure_logging("info", log_format, stream=output)
+        configure_logging("info", log_format, stream=cast(TextIO, output))
         log = structlog.get_logger("octavo.test")
         log.info("one", ledger=1)
         log.error("two", reason="a reason")
@@ -124,17 +125,19 @@ def _structlog_as_before() -> Iterator[None]:
     structlog.configure(**before)
 
 
-def test_a_storage_that_fails_says_so_to_the_bookie_before_it_says_so_to_the_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_storage_that_fails_says_so_to_the_bookie_before_it_says_so_to_the_log() -> None:
     """Rule B1: a line that fails must not leave a bookie that lives on and refuses everything."""
 
-    def unwritable(*_arguments: object, **_values: object) -> None:
+    def unwritable(_logger: Any, _method: str, _line: MutableMapping[str, Any]) -> Any:
         raise OSError("no space left")
 
-    monkeypatch.setattr("octavo.bookie.storage.admission.log.critical", unwritable, raising=False)
     told: list[BaseException] = []
     health = Health(told.append)
-    with contextlib.suppress(OSError):
-        health.fail(OSError("sync failed"))
+    before = structlog.get_config()
+    structlog.configure(processors=[unwritable])
+    try:
+        with contextlib.suppress(OSError):
+            health.fail(OSError("sync failed"))
+    finally:
+        structlog.configure(**before)
     assert [str(error) for error in told] == ["sync failed"]
