@@ -230,7 +230,7 @@ class FullStore:
 
 @pytest.fixture
 async def full(logs: LogCluster) -> FullStore:
-    return FullStore(logs, *await logs.interposed_client(lease_seconds=0.15))
+    return FullStore(logs, *await logs.interposed_client(lease_seconds=1.5))
 
 
 async def test_a_leader_leads_on_while_the_store_has_no_space(
@@ -240,7 +240,7 @@ async def test_a_leader_leads_on_while_the_store_has_no_space(
     leading = await full.client.open_log("orders")
     writer = await leading.lead()
     await full.fill()
-    await eventually(lambda: full.refused >= 4)
+    await eventually(lambda: full.refused >= 3)
     assert await writer.add(b"0") == 0
     assert not writer.lost.is_set()
     assert len(said(caplog)) == 1
