@@ -79,7 +79,7 @@ async def wait_lock_lost(
         says_why = True
         while (outcome := await _get_again(lock, lead, reason, patience)) is _Outcome.CANNOT_BE_HELD:
             if says_why:
-                log.warning("log %s: %s. No client can get the lock now, and this one leads on", lead.name, reason)
+                log.warning("log %s: %s (no client can get the lock now, and this one leads on)", lead.name, reason)
                 says_why = False
             await asyncio.sleep(patience)
             if not leads():
@@ -87,7 +87,7 @@ async def wait_lock_lost(
         if isinstance(outcome, OctavoError):
             return outcome
         counts.locks_got_again += 1
-        log.warning("log %s: %s. No other client wanted the log, and this one leads on", lead.name, reason)
+        log.warning("log %s: %s (no other client wanted the log, and this one leads on)", lead.name, reason)
 
 
 class _Outcome(enum.Enum):
@@ -99,6 +99,7 @@ class _Outcome(enum.Enum):
 
 async def _get_again(lock: LogLock, lead: LogLead, reason: str, seconds: float) -> _Outcome | OctavoError:
     """Ask for the lock once more; an error says why the client cannot lead on."""
+    reason = reason if reason.endswith("?") else f"{reason}."
     try:
         async with asyncio.timeout(seconds):
             outcome = _Outcome.HELD
@@ -108,15 +109,15 @@ async def _get_again(lock: LogLock, lead: LogLead, reason: str, seconds: float) 
                 # A store without space still answers reads, and then no other client can get the lock either.
                 outcome, is_ours = _Outcome.CANNOT_BE_HELD, await lock.is_free()
             if not is_ours:
-                return not_leader(lead.name, f"{reason}. Another client has the lock by now, or waits for it")
+                return not_leader(lead.name, f"{reason} Another client has the lock by now, or waits for it")
             await lead.check_lead()
             return outcome
     except NotLeaderError:
-        error = not_leader(lead.name, f"{reason}. Another client has taken the log over meanwhile")
+        error = not_leader(lead.name, f"{reason} Another client has taken the log over meanwhile")
     except TimeoutError:
-        error = not_leader(lead.name, f"{reason}. The metadata store does not answer")
+        error = not_leader(lead.name, f"{reason} The metadata store does not answer")
     except OctavoError as failure:
-        error = not_leader(lead.name, f"{reason}. {failure.message}")
+        error = not_leader(lead.name, f"{reason} {failure.message}")
     with contextlib.suppress(OctavoError):
         await lock.release()
     return error

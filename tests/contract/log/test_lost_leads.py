@@ -181,7 +181,7 @@ async def test_the_reason_of_a_lease_that_was_lost_says_how_late_it_was(
     reason = leader.writer.lost_reason or ""
     assert text == f"log orders: this client does not lead any more: {reason}"
     assert reason.endswith("Another client has the lock by now, or waits for it")
-    assert re.match(rf"({LATE}|{ENDED})\. ", reason), reason
+    assert re.match(rf"({LATE}|{ENDED}\.) ", reason), reason
     assert leader.client.metrics()[LEADS_LOST] == {"Lease": 1}
     with pytest.raises(NotLeaderError, match=r"this client no longer leads \(the "):
         await leader.writer.add(b"late")
@@ -244,7 +244,7 @@ async def test_a_leader_leads_on_while_the_store_has_no_space(
     assert await writer.add(b"0") == 0
     assert not writer.lost.is_set()
     assert len(said(caplog)) == 1
-    assert "No client can get the lock now" in said(caplog)[0]
+    assert "no client can get the lock now" in said(caplog)[0]
     full.store.restore()
     await eventually(lambda: full.client.metrics()[GOT_AGAIN] == 1)
     assert await writer.add(b"1") == 1
