@@ -8,7 +8,7 @@ is that of the simulator, whose timers of one instant run in the order in which 
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -20,7 +20,14 @@ from octavo.client.log.lock import LogLock
 from octavo.client.log.writer import LogWriter
 from octavo.client.options import ClientOptions
 from octavo.metadata.store import LeaseEnd
-from octavo.protocol.errors import MetadataUnavailableError, OctavoError, QuorumLostError
+from octavo.protocol.errors import (
+    InternalError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    NotLeaderError,
+    OctavoError,
+    QuorumLostError,
+)
 from simulation.loop import SimulationLoop
 
 TIMEOUT_SECONDS: Final = 1.0
@@ -57,9 +64,9 @@ class Segment(ActiveSegment):
             self.moved.set()
             self.acknowledged(self.acknowledged_count - 1)
 
-    def fail(self) -> None:
+    def fail(self, error: OctavoError | None = None) -> None:
         if self.failure is None:
-            self.failed(QuorumLostError("for a test"))
+            self.failed(error or QuorumLostError("for a test"))
             self.moved.set()
 
     async def abandon(self) -> None:
@@ -78,6 +85,8 @@ class Lead:
         self.upkeep = SimpleNamespace(wait=self._for_ever)
         self.began = asyncio.Event()
         """Set when a roll has begun a segment, before the writer hears of it."""
+        self.ends_at: int | None = None
+        """Where a heal says that the log ends, in place of where it does."""
 
     async def _for_ever(self, *_arguments: object) -> None:
         await asyncio.Event().wait()
@@ -111,7 +120,8 @@ class Lead:
         failed = self.active
         kept = max(failed.acknowledged_count, len(failed.entries) // 2)  # a recovery finds half of what is in doubt
         del failed.entries[kept:]
-        self.segments.append(Segment(len(self.segments), failed.first_position + kept))
+        stop = failed.first_position + kept if self.ends_at is None else self.ends_at
+        self.segments.append(Segment(len(self.segments), stop))
         return self.segments[-1]
 
     def healed(self, segment: ActiveSegment) -> None:
@@ -164,7 +174,9 @@ class Scene:
 
     def __init__(self, *, drains: bool, **options: Any) -> None:
         access: Any = SimpleNamespace(
-            options=ClientOptions(window_entries=2, log_duel_pause_seconds=0.001, close_timeout_seconds=5.0, **options),
+            options=ClientOptions(
+                **{"log_duel_pause_seconds": 0.001} | options, window_entries=2, close_timeout_seconds=5.0
+            ),
             uniform=lambda low, _high: low,
             counts=ClientCounts(),
         )
@@ -396,3 +408,129 @@ def test_a_roll_that_is_asked_for_in_the_turn_in_which_another_ends_is_made() ->
         loop.run_until_complete(main())
     finally:
         loop.close()
+
+
+# --- a leader that is none any more, or must not go on ----------------------------------------------------------------
+
+
+def play[T](act: Callable[[Scene], Coroutine[Any, Any, T]], *, drains: bool = True, **options: Any) -> T:
+    """A scene in which things happen one after another."""
+    loop = SimulationLoop()
+
+    async def main() -> T:
+        return await act(Scene(drains=drains, **{"log_add_timeout_seconds": None} | options))
+
+    try:
+        return loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+async def acknowledged(scene: Scene, *names: str) -> None:
+    """So many adds are made, one by one."""
+    for name in names:
+        scene.add(name)
+        await asyncio.sleep(0.01)
+        scene.lead.active.acknowledge()
+
+
+@pytest.mark.parametrize("ends_at", [1, 5], ids=["below-what-was-acknowledged", "above-what-was-sent"])
+def test_a_leader_that_finds_the_end_of_its_log_where_it_cannot_be_does_not_go_on(ends_at: int) -> None:
+    """Its acknowledged adds are gone, or others have added: it must not give their positions to anything."""
+
+    async def act(scene: Scene) -> None:
+        await acknowledged(scene, "a", "b")
+        scene.add("c", 2)
+        await asyncio.sleep(0.01)
+        scene.lead.ends_at = ends_at
+        scene.lead.active.fail()
+        scene.add("d")
+        await asyncio.sleep(0.01)
+        scene.lead.answer()
+        await asyncio.sleep(0.01)
+        assert scene.writer.lost.is_set()
+        for name in "cd":
+            assert isinstance(scene.adds[name][1].exception(), InternalError)
+        assert scene.lead.segments[-1].entries == []
+        assert (scene.writer.lost_reason or "").startswith(f"its segment ended at {ends_at}")
+
+    play(act)
+
+
+def test_a_leader_that_has_lost_the_lock_sends_nothing_more() -> None:
+    """Rule P4. What it has sent may still be acknowledged."""
+
+    async def act(scene: Scene) -> None:
+        scene.add("a", 2)
+        scene.add("b")  # waits for room
+        await asyncio.sleep(0.01)
+        scene.happen("lose")
+        await asyncio.sleep(0.01)
+        scene.add("c")
+        await asyncio.sleep(0.01)
+        scene.lead.active.acknowledge()
+        await asyncio.sleep(0.01)
+        assert scene.adds["a"][1].result() == range(2)
+        for name in "bc":
+            error = scene.adds[name][1].exception()
+            assert isinstance(error, NotLeaderError)
+            assert not error.may_have_happened
+        assert scene.lead.log == [b"a0", b"a1"]
+
+    play(act)
+
+
+def test_a_leader_that_loses_the_lock_does_not_heal() -> None:
+    """It would take the log over from the client that has the lock by now."""
+
+    async def act(scene: Scene) -> None:
+        scene.happen("lose")
+        await asyncio.sleep(0.01)
+        scene.lead.active.fail()
+        await asyncio.sleep(0.1)
+        assert not scene.lead.questions
+
+    play(act)
+
+
+def test_a_leader_that_loses_the_lock_while_it_heals_ends_at_once() -> None:
+    async def act(scene: Scene) -> None:
+        scene.lead.active.fail()
+        scene.add("a")
+        await asyncio.sleep(0.01)
+        scene.happen("lose")
+        await asyncio.sleep(0.01)
+        assert scene.adds["a"][1].done(), "it does not wait for the heal"
+        scene.lead.answer()
+        await asyncio.sleep(0.01)
+        assert isinstance(scene.adds["a"][1].exception(), NotLeaderError)
+        assert scene.lead.log == []
+
+    play(act)
+
+
+def test_a_leader_that_loses_the_lock_rolls_no_further() -> None:
+    async def act(scene: Scene) -> None:
+        await acknowledged(scene, "a")
+        scene.happen("roll")
+        await asyncio.sleep(0.01)
+        scene.happen("lose")
+        await asyncio.sleep(0.01)
+        scene.lead.answer()
+        await asyncio.sleep(0.01)
+        assert len(scene.lead.segments) == 1
+
+    play(act)
+
+
+def test_a_leader_that_was_fenced_pauses_before_it_heals() -> None:
+    """Rule L4: two clients that both believe to lead would fence each other in turn."""
+
+    async def act(scene: Scene) -> None:
+        scene.lead.active.fail(LedgerFencedError("for a test"))
+        await asyncio.sleep(0.9)
+        assert not scene.lead.questions
+        await asyncio.sleep(0.2)
+        assert scene.lead.questions
+
+    play(act, log_duel_pause_seconds=1.0)

@@ -1,16 +1,19 @@
 """Retention, consumers and operators at once, in every order of their steps at the store: nothing is dropped that a
 cursor holds back (rule P20), by the production code of both layouts."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from octavo.client.log.cursor_document import CursorState
+from octavo.client.log.cursor_document import CursorsDocument, CursorState, encode_cursors
+from octavo.client.log.cursor_floor import agree_on_cut
 from octavo.client.log.cursor_reading import read_cursors
 from octavo.client.log.document import Retention
 from octavo.client.log.names import cursors_document, list_document
 from support.interleavings import Parties, Turns, explore
+from support.metadata_clusters import MemoryCluster
 from support.retention_world import DROPS_ALL, IDLE_SECONDS, OLD, World, nothing, open_world
 
 
@@ -122,3 +125,25 @@ async def test_a_retention_that_keeps_more_is_kept_to_once_it_is_set(layout: str
         assert (await read_cursors(world.store, "id-1"))["new"].position == await world.first_position()
 
     assert await every_order(layout, parties, check, retention=replace(DROPS_ALL, cursors=False)) > 2
+
+
+async def test_a_floor_that_stands_already_does_not_speak_for_the_cursors_of_now(tmp_path: Path) -> None:
+    """A round was interrupted behind its floor. In the next one a cursor is touched while it is looked at."""
+    metadata = MemoryCluster(tmp_path)
+    async with metadata.stack:
+        store = await metadata.open()
+        cursors = {"consumer": CursorState(3, 0)}
+        document = CursorsDocument(cursors, floor=9)
+        version = await store.create_document(cursors_document("id-1"), encode_cursors(document))
+        looks: list[int] = []
+
+        async def cut_of(found: Mapping[str, CursorState]) -> int:
+            looks.append(found["consumer"].touched_at_ms)
+            if len(looks) == 1:
+                touched = document.with_cursors({"consumer": CursorState(3, 1)})
+                await store.compare_and_set_document(cursors_document("id-1"), encode_cursors(touched), version)
+                return 9  # it was idle
+            return 3
+
+        assert await agree_on_cut(store, "id-1", 0, cut_of) == 3
+        assert looks == [0, 1]

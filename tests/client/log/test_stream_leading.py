@@ -331,6 +331,42 @@ async def test_times_do_not_fall_from_leader_to_leader_although_the_clocks_diffe
     assert len((await logs.root()).fragments) >= 2
 
 
+async def test_times_do_not_fall_when_a_leader_whose_clock_was_set_back_heals(logs: LogCluster) -> None:
+    """Rule P10: the next term takes the time of the one before, of which nothing need be read."""
+    now = [NOON]
+    client = Client(
+        await logs.metadata.open(),
+        cluster_id=logs.cluster_id,
+        options=ClientOptions(**QUICK),
+        rng=random.Random(1),
+        wall_clock=lambda: now[0],
+    )
+    async with client:
+        log = await client.create_log("orders", layout="stream")
+        async with log.lead() as writer:
+            for number in range(3):
+                await writer.add(b"%d" % number)
+                now[0] -= timedelta(hours=1)
+                await fail(writer, octavo.QuorumLostError("for a test"))
+            await writer.add(b"3")
+        assert [entry.sealed_at for entry in await log.read(0, 3)] == [NOON] * 4
+
+
+async def test_a_leader_that_closes_ends_no_term_of_another(logs: LogCluster) -> None:
+    """Its own was taken over and is over, and the next one is being taken over."""
+    log = await logs.log()
+    client, store = await logs.interposed_client()
+    store.silence("watch_stream")
+    leading = await client.open_log("orders")
+    old = await leading.lead()
+    async with log.take_over() as writer:
+        await writer.add(b"0")
+        stream = await logs.stored_root()
+        await update_stream(logs.store, stream.value.ledger_id, BeginTakeover(stream.value.term), writer_token="third")
+        await old.close()
+        assert (await logs.root()).state is StreamState.IN_RECOVERY
+
+
 async def test_a_handle_that_knows_only_an_old_term_takes_over(logs: LogCluster) -> None:
     log = await logs.log()
     old = await (await logs.client()).open_log("orders")

@@ -200,9 +200,29 @@ async def test_a_lease_that_ran_out_while_another_client_led_is_lost(logs: LogCl
         await leader.handle.renew_leases()
         await leader.writer.lost.wait()
     assert leader.writer.lost_reason
-    await leader.writer.close()
+    # It has given back what it had got again: no client waits until it is closed.
     async with asyncio.timeout(WAIT_SECONDS), other.lead() as successor:
         assert await successor.add(b"2") == 2
+    await leader.writer.close()
+
+
+async def test_a_leader_looks_at_the_log_before_it_leads_on(logs: LogCluster) -> None:
+    """Another client has led meanwhile, and is gone; this one hears nothing of it by itself."""
+    log = await logs.log()
+    client, store = await logs.interposed_client()
+    for watch in ("watch_document", "watch_ledger", "watch_stream"):
+        store.silence(watch)
+    assert isinstance(store.real, RecordMetadataStore)
+    leading = await client.open_log("orders")
+    writer = await leading.lead()
+    await logs.metadata.advance(LEASE_SECONDS + 1, asleep=store.real)
+    async with asyncio.timeout(WAIT_SECONDS):
+        async with log.lead() as successor:
+            assert await successor.add(b"0") == 0
+        await store.real.renew_leases()
+        await writer.lost.wait()
+    assert (writer.lost_reason or "").endswith("Another client has taken the log over meanwhile")
+    await writer.close()
 
 
 # --- a store that answers and takes no writes -------------------------------------------------------------------------
