@@ -7,9 +7,10 @@ closed, the next one's first position is not known, and its entries are not read
 import asyncio
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from octavo.client.log.document import LogDocument, LogState, PageReference, Segment, decode_log
@@ -17,6 +18,7 @@ from octavo.client.log.housekeeping import read_page
 from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.update import read_log
+from octavo.client.log.use import Use
 from octavo.client.log.view import Place as LayoutPlace
 from octavo.client.log.view import Reach, end_of_new
 from octavo.client.read.reader import LedgerReader
@@ -322,21 +324,23 @@ class ChainView:
         """A reader of the segment; see :meth:`using`."""
         return self.using(place.ledger_id)
 
-    @asynccontextmanager
-    async def using(self, ledger_id: LedgerId) -> AsyncIterator[LedgerReader]:
+    def using(self, ledger_id: LedgerId) -> Use[LedgerReader]:
         """A reader of the ledger, which does not disturb its writer, and which other readers of this handle leave open
         until the block ends. Raises :class:`NoSuchLedgerError`, and :class:`ClientClosedError` once the client is
         being closed."""
+        return Use(partial(self._take, ledger_id), partial(self._give_back, ledger_id))
+
+    async def _take(self, ledger_id: LedgerId) -> LedgerReader:
         reader = await self._reader(ledger_id)
         self._in_use[reader] += 1
-        try:
-            yield reader
-        finally:
-            self._in_use[reader] -= 1
-            if not self._in_use[reader]:
-                del self._in_use[reader]
-                if self._readers.get(ledger_id) is not reader:
-                    await reader.close()
+        return reader
+
+    async def _give_back(self, ledger_id: LedgerId, reader: LedgerReader, _error: BaseException | None) -> None:
+        self._in_use[reader] -= 1
+        if not self._in_use[reader]:
+            del self._in_use[reader]
+            if self._readers.get(ledger_id) is not reader:
+                await reader.close()
 
     async def _reader(self, ledger_id: LedgerId) -> LedgerReader:
         async with self._opening:

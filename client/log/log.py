@@ -11,8 +11,8 @@ says so with the position at which the log begins now (rule P7); or it was delet
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from datetime import datetime
 from typing import Literal
 
@@ -33,6 +33,7 @@ from octavo.client.log.names import check_cursor_name, lock_name
 from octavo.client.log.outcomes import check_kept, count_added, doubt_of
 from octavo.client.log.own_writers import OwnWriters
 from octavo.client.log.status import LogStatus
+from octavo.client.log.use import Use
 from octavo.client.log.view import Place, last_of
 from octavo.client.log.writer import LogWriter
 from octavo.client.opening import Opening
@@ -295,17 +296,18 @@ class Log(Closable):
         """
         self._view.check_open()
         _check_range(position, position)
-        return self._reader_at(position)
+        stack = AsyncExitStack()
 
-    @asynccontextmanager
-    async def _reader_at(self, position: int) -> AsyncIterator[tuple[LogExtent, LedgerReader]]:
-        async with AsyncExitStack() as stack:
+        async def take() -> tuple[LogExtent, LedgerReader]:
             place, reader = await self._enter_reader(position, stack)
-            try:
-                yield LogExtent(place.ledger_id, place.base, position, last_of(place)), reader
-            except NoSuchLedgerError as error:
-                await self._view.explain_missing(position, error)
-                raise
+            return LogExtent(place.ledger_id, place.base, position, last_of(place)), reader
+
+        async def give_back(_taken: object, error: BaseException | None) -> None:
+            async with stack:
+                if isinstance(error, NoSuchLedgerError):
+                    await self._view.explain_missing(position, error)
+
+        return Use(take, give_back)
 
     async def _enter_reader(self, position: int, stack: AsyncExitStack) -> tuple[Place, LedgerReader]:
         while True:

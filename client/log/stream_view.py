@@ -14,9 +14,10 @@ is looked for anew: it means the same for ever (rule V2).
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from octavo.client.log.document import LogState
@@ -24,6 +25,7 @@ from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.names import list_document
 from octavo.client.log.stream_document import StreamLogDocument, decode_any_log, log_term, stream_term
 from octavo.client.log.update import read_stream_log
+from octavo.client.log.use import Use
 from octavo.client.log.view import Place, end_of_new
 from octavo.client.read.reader import LedgerReader
 from octavo.client.read.terms import PieceMovedError
@@ -413,22 +415,21 @@ class StreamView:
     def reading(self, place: Place) -> AbstractAsyncContextManager[LedgerReader]:
         """A reader of the piece. Readers of the last piece are one."""
         assert isinstance(place, StreamPlace), "it was located by this view"
-        return self._reading(place)
+        return Use(partial(self._take, place), partial(self._give_back, place))
 
-    @asynccontextmanager
-    async def _reading(self, place: StreamPlace) -> AsyncIterator[LedgerReader]:
+    async def _take(self, place: StreamPlace) -> LedgerReader:
         reader = await (self._settled_reader(place) if place.stop is not None else self._growing_reader(place))
         self._in_use[reader] += 1
-        try:
-            yield reader
-        finally:
-            if place.stop is None and not reader.closed:
-                self._learn_confirmed(place, reader)
-            self._in_use[reader] -= 1
-            if not self._in_use[reader]:
-                del self._in_use[reader]
-                if self._growing is None or self._growing.reader is not reader:
-                    await reader.close()
+        return reader
+
+    async def _give_back(self, place: StreamPlace, reader: LedgerReader, _error: BaseException | None) -> None:
+        if place.stop is None and not reader.closed:
+            self._learn_confirmed(place, reader)
+        self._in_use[reader] -= 1
+        if not self._in_use[reader]:
+            del self._in_use[reader]
+            if self._growing is None or self._growing.reader is not reader:
+                await reader.close()
 
     async def _settled_reader(self, place: StreamPlace) -> LedgerReader:
         source = SettledSource(self._store, place.piece, place.root, self._part_at, self.take_root)
