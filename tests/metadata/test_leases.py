@@ -245,3 +245,23 @@ async def test_a_lease_that_was_not_renewed_says_how_late_and_whether_the_store_
     now += 2 * LEASE_SECONDS
     assert released.loss == ("it was released", False)
     await keeper.close()
+
+
+async def test_a_lease_counts_from_when_it_was_asked_for() -> None:
+    """The answer may have been under way for long: the store counts from before it."""
+    now = 0.0
+
+    class Slow(MemoryRecordStore):
+        async def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+            nonlocal now
+            held = await super().renew_session(session, lease_seconds)
+            now += 3.0
+            return held
+
+    records = Slow(MemoryServer(clock=lambda: now))
+    keeper = LeaseKeeper(records, LEASE_SECONDS, lambda: now, lambda: "session")
+    lease = await keeper.acquire(Kind.LOCK, "a", b"", take_over=False)
+    assert lease is not None
+    await keeper.renew()
+    assert lease.remaining_seconds == LEASE_SECONDS - 3.0
+    await keeper.close()

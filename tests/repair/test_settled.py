@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from octavo.metadata import LedgerMetadata, LedgerState
+from octavo.metadata.debts import FullCopies
 from octavo.metadata.stream_model import StreamMetadata
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId
@@ -89,6 +90,10 @@ def test_what_a_member_should_hold_are_the_settled_ranges_that_name_it() -> None
         (IN_RECOVERY, "a", True, 10),
         (IN_RECOVERY, "c", True, SURE_OF_ALL),
         (open_ledger(7), "a", True, 0),
+        # It may have confirmed copies as a joiner, which the metadata do not name yet (rule G3).
+        (replace(OPEN, full_copies=FullCopies.REQUIRED), "c", True, 10),
+        (replace(OPEN, full_copies=FullCopies.RECORDED), "c", True, SURE_OF_ALL),
+        (replace(CLOSED, full_copies=FullCopies.REQUIRED), "c", True, SURE_OF_ALL),
     ],
 )
 def test_when_a_bookie_is_sure_of_a_ledger_again(

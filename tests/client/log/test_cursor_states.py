@@ -8,7 +8,7 @@ from octavo.client.log.cursor_document import CursorState
 from octavo.client.log.cursor_states import CellState, CursorCell
 from octavo.protocol.errors import CursorDeletedError
 
-INPUTS = ("advance", "lower", "touch", "take", "stored", "stored higher", "not stored", "end")
+INPUTS = ("advance", "lower", "touch", "take", "stored", "stored higher", "unanswered", "not stored", "end")
 
 STEPS = 5
 
@@ -61,8 +61,9 @@ class World:
         if self.store is not None:
             if what == "stored higher":  # another client has moved it
                 self.store = CursorState(self.store.position + 2, self.store.touched_at_ms)
-            self.store = self.store.raised_to(self.taken)
-        if what == "not stored" or self.store is None:
+            if what != "not stored":
+                self.store = self.store.raised_to(self.taken)
+        if what in ("unanswered", "not stored") or self.store is None:
             self.cell.not_stored()
         else:
             self.cell.stored(self.store)
