@@ -1,6 +1,7 @@
 """The judge: after healing, a new client recovers and reads every ledger, and compares all replicas."""
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
@@ -78,7 +79,9 @@ class Judge:
             return
 
     async def _read(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> int:
-        for attempt in range(1, ATTEMPTS_MAX + 1):
+        # A bookie whose disk was full takes part again only after its next look at the disk.
+        attempts_max = ATTEMPTS_MAX + math.ceil(self.world.plan.bookie["disk_check_seconds"])
+        for attempt in range(1, attempts_max + 1):
             try:
                 async with client.open_ledger(ledger.ledger_id, password=ledger.password) as reader:
                     return await read_everything(self.world, reader, ledger)
@@ -87,7 +90,7 @@ class Judge:
                 self.world.note(host.name, "ledger %d: %s", ledger.ledger_id, what)
                 if ledger.deleted:
                     break
-                if attempt == ATTEMPTS_MAX:
+                if attempt == attempts_max:
                     raise Violation("I1", f"ledger {ledger.ledger_id} cannot be read: {what}") from error
             await asyncio.sleep(1.0)
         return 0
