@@ -98,11 +98,11 @@ def truncation_drops_last_segments() -> list[Patch]:
 
 def deletes_before_it_drops() -> list[Patch]:
     @patch(Housekeeper, "truncate")
-    async def truncate(original: Any, self: Any, before: int) -> Any:
+    async def truncate(original: Any, self: Any, before: int, *arguments: Any, **keywords: Any) -> Any:
         document = (await read_log(self._store, self._name, log_id=self._log_id)).value
         if len(document.segments) > 2 and _lies_below(document.segments[0], document.segments[1], before):
             await self._access.delete(document.segments[0].ledger_id)
-        return await original(self, before)
+        return await original(self, before, *arguments, **keywords)
 
     return [truncate]
 

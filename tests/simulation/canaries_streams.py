@@ -113,10 +113,10 @@ def truncates_last_fragment() -> list[Patch]:
 
 def truncates_before_readers_know() -> list[Patch]:
     @patch(StreamHousekeeper, "truncate")
-    async def truncate(original: Any, self: Any, before: int) -> Any:
+    async def truncate(original: Any, self: Any, before: int, *arguments: Any, **keywords: Any) -> Any:
         document = (await read_stream_log(self._store, self._name, log_id=self._log_id)).value
         await self.follow_document(replace(document, first_position=before))
-        return await original(self, before)
+        return await original(self, before, *arguments, **keywords)
 
     return [truncate]
 

@@ -351,8 +351,8 @@ class ClientHost:
 
     def _options(self, principal: str | None) -> ClientOptions:
         options = self.world.plan.client_options
-        if self.world.plan.hardships.impatience and self.name == "judge":
-            options = replace(options, log_add_timeout_seconds=None)  # the judge waits
+        if self.world.plan.hardships.impatience and (self.name == "judge" or self.name.startswith("standby")):
+            options = replace(options, log_add_timeout_seconds=None)  # these wait
         if not self.world.plan.guarded:
             return options
         first_life = self.name.partition(".")[0]
