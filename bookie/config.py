@@ -20,7 +20,7 @@ from octavo.bookie.server.answer_memory import ANSWER_BYTES_MIN
 from octavo.bookie.upkeep.hours import Hours
 from octavo.metadata.connect import without_password
 from octavo.metadata.model import is_bookie_id
-from octavo.metadata.registration import RACK_UNNAMED, check_rack
+from octavo.metadata.registration import RACK_UNNAMED, check_host, check_rack
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.security.contexts import ServerFiles
 
@@ -154,7 +154,16 @@ def _address(value: Any) -> str:
     host, separator, port = str(value).rpartition(":")
     if not isinstance(value, str) or not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError("must be HOST:PORT")
+    _host(host.strip("[]"))
     return value
+
+
+def _host(value: Any) -> str:
+    host = _text(value)
+    try:
+        return check_host(host)
+    except InvalidArgumentError as error:
+        raise ValueError("must name a host, of which each part between dots has 1 to 63 characters") from error
 
 
 def is_loopback(host: str) -> bool:
@@ -186,7 +195,7 @@ class BookieConfig:
     it refuses to start. None: a new bookie makes an id of its own."""
     journal_dir: Path | None = _setting(_path, None)
     """The journal's directory, best on a disk of its own. None: ``data_dir/journal``."""
-    host: str = _setting(_text, "127.0.0.1")
+    host: str = _setting(_host, "127.0.0.1")
     """Interface to listen on."""
     port: int = _setting(_integer(0, 65535), 3181)
     """Port to listen on; 0 lets the system choose one."""

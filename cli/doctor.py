@@ -17,7 +17,7 @@ import typer
 from octavo._version import __version__
 from octavo.cli.cluster.health import CERTIFICATE_DAYS_MIN, certificate_days
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, describe
-from octavo.protocol.errors import MetadataUnavailableError, OctavoError
+from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError
 
 if TYPE_CHECKING:
     from octavo.bookie.config import BookieConfig
@@ -216,7 +216,7 @@ async def _cluster(session: Session) -> list[Finding]:
         addresses = {name: found.address for name, found in (await store.list_bookies()).items()}
     if not addresses:
         return [*findings, Finding("bookies", "failed", "no bookie is registered")]
-    findings += await asyncio.gather(*(_reachable(name, address) for name, address in addresses.items()))
+    findings += await asyncio.gather(*(reachable(name, address) for name, address in addresses.items()))
     findings += await _facts_of_bookies(session)
     return findings
 
@@ -241,14 +241,17 @@ async def _largest_document(store: "MetadataStore") -> list[Finding]:
     return [Finding("largest document", "ok", f"{DOCUMENT_BYTES_MAX} bytes can be stored")]
 
 
-async def _reachable(name: str, address: str) -> Finding:
-    from octavo.metadata.registration import split_address
+async def reachable(name: str, address: str) -> Finding:
+    """Whether this host can connect to a bookie."""
+    from octavo.metadata.registration import endpoint_of
 
-    host, port = split_address(address)
     begun = time.perf_counter()
     try:
+        host, port = endpoint_of(address)
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             _, writer = await asyncio.open_connection(host, port)
+    except InvalidArgumentError as error:
+        return Finding(f"bookie {name}", "failed", f"{address} cannot be reached from any host: {error.message}")
     except (OSError, TimeoutError) as error:
         reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         return Finding(f"bookie {name}", "failed", f"{address} cannot be reached from this host: {reason}")

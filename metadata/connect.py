@@ -10,7 +10,8 @@ from octavo.metadata.memory import memory_server, open_memory_store
 from octavo.metadata.records import ClusterOrigin
 from octavo.metadata.sqlite.store import open_sqlite_store, path_of_uri
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, MetadataStore
-from octavo.protocol.errors import InvalidArgumentError, MetadataError, MetadataUnavailableError
+from octavo.protocol.errors import InvalidArgumentError, MetadataError, MetadataUnavailableError, OctavoError
+from octavo.protocol.os_errors import explained
 from octavo.security import forks
 
 
@@ -51,7 +52,14 @@ async def open_metadata_store(
     if opener is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(DRIVERS))
         raise InvalidArgumentError(f"{uri!r} is not a metadata URI; the known schemes are {known}")
-    return await opener(uri, OpenOptions(create, lease_seconds, rng))
+    try:
+        return await opener(uri, OpenOptions(create, lease_seconds, rng))
+    except OctavoError:
+        raise
+    except OSError as error:  # no file descriptors, for example
+        raise MetadataUnavailableError(
+            f"{without_password(uri)} cannot be opened: {explained(error)}", may_have_happened=False
+        ) from error
 
 
 async def create_metadata_store(uri: str, origin: ClusterOrigin) -> MetadataStore:

@@ -112,6 +112,27 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
+def check_host(host: str) -> str:
+    """The host, if it can be looked up. Raises :class:`InvalidArgumentError` for one that no resolver takes: the event
+    loop would raise a ``ValueError`` or ``UnicodeError`` of its own."""
+    try:
+        if "\0" in host:
+            raise UnicodeError("it has a zero byte")  # noqa: TRY301 - told like those of the codec
+        host.encode("idna")
+    except UnicodeError as error:
+        raise InvalidArgumentError(
+            f"{host!r} is not the name of a host: {getattr(error, 'reason', error)}; each part between dots has 1 to "
+            "63 characters"
+        ) from error
+    return host
+
+
+def endpoint_of(address: str) -> tuple[str, int]:
+    """As :func:`split_address`, to connect to. An address that is stored may have a host that cannot be looked up."""
+    host, port = split_address(address)
+    return check_host(host), port
+
+
 def check_rack(rack: str) -> str:
     """The given rack, if it is valid. Raises :class:`InvalidArgumentError`."""
     if not _RACK.fullmatch(rack):

@@ -13,7 +13,7 @@ import enum
 from typing import NamedTuple
 
 from octavo.bookie.identity.errors import BookieStartError
-from octavo.metadata.registration import split_address
+from octavo.metadata.registration import endpoint_of, split_address
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.errors import OctavoError, WrongClusterError
 from octavo.protocol.frames import FrameDecoder, frame_of, unpack_body
@@ -96,6 +96,7 @@ async def _look_at(address: str, hello: Hello, answer_seconds: float) -> _Found:
     answered: asyncio.Future[bytes] = loop.create_future()
     connected = False
     try:
+        endpoint_of(address)  # raises for a host that cannot be looked up: nothing answers there
         async with asyncio.timeout(answer_seconds):
             transport, _ = await loop.create_connection(lambda: _FirstFrame(answered), host, port)
             connected = True

@@ -20,7 +20,7 @@ from octavo.client.counts import reason_of
 from octavo.client.options import ClientOptions
 from octavo.client.wire.wire import OnOutcome, Outcome, Wire
 from octavo.metadata.own_tasks import tasks_cancelled
-from octavo.metadata.registration import split_address
+from octavo.metadata.registration import endpoint_of
 from octavo.protocol.errors import (
     BookieOverloadedError,
     BookieUnavailableError,
@@ -32,6 +32,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Hello, ReadLac, Reply, Request
+from octavo.protocol.os_errors import explained
 from octavo.security import forks
 from octavo.security.login import ClientLogin
 
@@ -254,7 +255,7 @@ class BookieConnection:
                     await wire.closed.wait()
                     self._reconnects[reason_of(wire.error)] += 1
                     lasted = self._loop.time() - started_at > self._options.reconnect_delay_seconds_max
-                except (OSError, OctavoError, UnicodeError) as error:
+                except (OSError, OctavoError) as error:
                     self._last_error = self._explained(error)
                     self._reconnects[reason_of(self._last_error)] += 1
                     lasted = False
@@ -280,7 +281,7 @@ class BookieConnection:
         try:
             async with asyncio.timeout(limit):
                 address = await self._find_address(self._bookie_id)
-                host, port = split_address(address)
+                host, port = endpoint_of(address)
                 made = wire = Wire(
                     self,
                     hello=self._hello,
@@ -345,12 +346,12 @@ class BookieConnection:
             finally:
                 self._waiters.pop(waiter, None)
 
-    def _explained(self, error: Exception) -> OctavoError:
+    def _explained(self, error: OSError | OctavoError) -> OctavoError:
         if isinstance(error, OctavoError):
             return error
-        explained = BookieUnavailableError(f"cannot be reached: {error}", may_have_happened=False)
-        explained.__cause__ = error
-        return explained
+        unavailable = BookieUnavailableError(f"cannot be reached: {explained(error)}", may_have_happened=False)
+        unavailable.__cause__ = error
+        return unavailable
 
     def _closed_error(self) -> OctavoError:
         if isinstance(self._last_error, TasksCancelledError):

@@ -29,10 +29,14 @@ from octavo.metadata.sqlite.inherited import check_not_inherited, inherit
 from octavo.metadata.store import Version
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
 from octavo.protocol.ids import ID_MAX, LedgerId
+from octavo.protocol.os_errors import explained
 from octavo.security import forks
 
 APPLICATION_ID: Final = 0x4F435456
 """"OCTV" in the file's header, which distinguishes Octavo's files from other SQLite databases."""
+
+DESCRIPTORS: Final = 4
+"""File descriptors that an open store needs, and that opening it needs for a moment."""
 
 FORMAT: Final = 1
 """Format of the tables, in the file's ``user_version``."""
@@ -490,7 +494,7 @@ class Database:
         except sqlite3.Error as error:
             raise _error_for(error, self._path) from error
         except OSError as error:
-            raise MetadataUnavailableError(f"{self._path}: {error.strerror}", may_have_happened=False) from error
+            raise MetadataUnavailableError(f"{self._path}: {explained(error)}", may_have_happened=False) from error
 
 
 _DAMAGED: Final = {
@@ -531,10 +535,25 @@ def _error_for(error: sqlite3.Error, path: Path) -> OctavoError:
         return MetadataError(f"{path} {_DAMAGED[code]}")
     if isinstance(error, sqlite3.OperationalError) or code in _NOT_DONE:
         message = _NOT_DONE.get(code)
+        shortage = _shortage() if code == sqlite3.SQLITE_CANTOPEN else None
+        if shortage is not None:
+            message = f"cannot be opened: {explained(shortage)}"
         if message is not None:
             return MetadataUnavailableError(f"{path} {message}", may_have_happened=False)
         return MetadataUnavailableError(f"{path}: {error}")
     return MetadataError(f"{path}: {error}")
+
+
+def _shortage() -> OSError | None:
+    """Why so few descriptors are left that a store cannot be opened, which SQLite does not tell. It has closed again
+    what it could open."""
+    with contextlib.ExitStack() as opened:
+        try:
+            for _ in range(DESCRIPTORS):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            return error
+    return None
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -330,7 +330,7 @@ async def open_sqlite_store(
         executor.submit(_close_unwanted, opening)
         executor.shutdown(wait=False)
         raise
-    except OctavoError:
+    except (OctavoError, OSError):
         executor.shutdown(wait=False)
         raise
     records = SqliteRecordStore(_uri_of(path), database, executor, poll_seconds)

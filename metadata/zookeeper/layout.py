@@ -46,6 +46,7 @@ from urllib.parse import parse_qsl, unquote
 import google_crc32c
 from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_object
 from octavo.metadata.records import Kind
+from octavo.metadata.registration import check_host
 from octavo.metadata.store import Version
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 
@@ -136,7 +137,10 @@ def _parse_server(text: str, uri: str, port_default: int) -> tuple[str, int]:
     port = int(found["port"] or port_default) if found else 0
     if found is None or not 0 < port < 65536:
         raise InvalidArgumentError(f"{uri!r}: {text!r} is not a server; write zk://host:port,host:port/root")
-    return found["v6"] or found["host"], port
+    try:
+        return found["v6"] or check_host(found["host"]), port
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{uri!r}: {error.message}") from error
 
 
 def parse_credentials(text: str, origin: str) -> tuple[str, bytes]:

@@ -34,6 +34,7 @@ from octavo.metadata.zookeeper.messages import (
 )
 from octavo.metadata.zookeeper.tls import connect
 from octavo.protocol.errors import ClientClosedError, InternalError, OctavoError, UnauthorizedError
+from octavo.protocol.os_errors import explained
 from octavo.security import forks
 from octavo.security.contexts import ClientFiles
 
@@ -269,7 +270,8 @@ class Session:
                 self._checking = connection
                 await self._check(self)
         except (OSError, AnswerLostError, TimeoutError) as error:
-            self._give_up(connection, where, str(error) or "it did not answer in time")
+            reason = explained(error) if isinstance(error, OSError) else str(error)
+            self._give_up(connection, where, reason or "it did not answer in time")
             return False
         except OctavoError as error:
             self._give_up(connection, where, error.message)

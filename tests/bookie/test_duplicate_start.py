@@ -183,3 +183,10 @@ async def test_a_bookie_that_has_lost_its_registration_is_found_at_the_address_i
         # No bookie is registered there: what listens may be anything.
         await store.compare_and_set_cookie(Cookie(bookie_id=A, generation=1, address=silent), version)
         assert await find_running_original(store, A, cluster_id, "0-test", answer_seconds=0.02) is None
+
+
+async def test_address_whose_host_cannot_be_looked_up_is_where_no_original_runs(store: MetadataStore) -> None:
+    """A version that did not check its settings has registered it."""
+    await register(store, A, f"{'h' * 64}:3181")
+    found = await find_running_original(store, A, cluster_id=await store.cluster_id(), software="0", answer_seconds=10)
+    assert found is None

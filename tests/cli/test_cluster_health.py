@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from octavo.cli.bookies import as_json, as_table
 from octavo.cli.cluster.health import Severity, examine
-from octavo.cli.doctor import certificate_finding, clock_finding, clocks_of_store
+from octavo.cli.doctor import certificate_finding, clock_finding, clocks_of_store, reachable
 from octavo.client.bookie_status import BookieStatus
 from octavo.metadata import BookieState
 from octavo.metadata.garbage_hold import GarbageHold
@@ -136,6 +136,12 @@ async def test_doctor_tells_that_the_clock_of_the_auditor_was_wrong() -> None:
         _, found = await clocks_of_store(store)
         assert (found.check, found.result) == ("clocks of repair", "warning")
         assert "the clock of the auditor is 86,400 s ahead" in found.detail
+
+
+async def test_doctor_tells_that_a_bookie_is_registered_at_a_host_that_cannot_be_looked_up() -> None:
+    found = await reachable("a", f"{'h' * 64}:3181")
+    assert (found.check, found.result) == ("bookie a", "failed")
+    assert "is not the name of a host" in found.detail
 
 
 # --- octavo bookies ---------------------------------------------------------------------------------------------------

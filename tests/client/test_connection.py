@@ -24,6 +24,7 @@ from octavo.protocol.frames import frame_of, pack_body
 from octavo.protocol.ids import BookieId
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import MAGIC, Hello, Info, InfoAnswer, LacAnswer, Op, Ping, Pong, ReadFlag, ReadLac
+from support.descriptors import no_descriptors_left
 from support.fake_bookie import CLUSTER_ID, FakeBookie
 from support.waiting import WAIT_SECONDS
 
@@ -189,6 +190,22 @@ async def test_a_bookie_that_cannot_be_reached_fails_requests_at_once_as_not_hap
         await connected(connection)
         assert connection.last_error is None
         await bookie.stop()
+
+
+@pytest.mark.parametrize("host", ["h" * 64, ".h", "h\0"])
+async def test_a_host_that_cannot_be_looked_up_is_a_bookie_that_cannot_be_reached(host: str) -> None:
+    async def find(_bookie_id: BookieId) -> str:
+        return f"{host}:3181"
+
+    async with running(connection_to(FakeBookie("b1"), find_address=find)) as connection:
+        with pytest.raises(BookieUnavailableError, match=r"b1.*is not the name of a host"):
+            await connection.request(Ping(), timeout_seconds=WAIT_SECONDS)
+
+
+async def test_a_process_without_descriptors_is_told_so(bookie: FakeBookie, connection: BookieConnection) -> None:
+    with no_descriptors_left(), pytest.raises(BookieUnavailableError, match=r"b1.*Too many open files.*ulimit -n"):
+        await connection.request(Ping(), timeout_seconds=WAIT_SECONDS)
+    await connected(connection)
 
 
 async def test_the_address_is_looked_up_again_for_every_attempt() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from octavo.metadata import open_metadata_store
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError
+from support.descriptors import no_descriptors_left
 
 
 @pytest.mark.parametrize("uri", ["", "metadata.db", "sqlite:/x", "postgres://host/db", "memory:"])
@@ -51,3 +52,17 @@ async def test_lease_must_last(tmp_path: Path) -> None:
             await open_metadata_store(uri, create=True, lease_seconds=0)
     with pytest.raises(MetadataUnavailableError, match="there is no metadata store"):
         await open_metadata_store(f"sqlite:///{tmp_path}/metadata.db")
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2])
+async def test_process_without_descriptors_is_told_so(tmp_path: Path, spare: int) -> None:
+    uri = f"sqlite:///{tmp_path}/metadata.db"
+    async with await open_metadata_store(uri, create=True):
+        pass
+    with no_descriptors_left(spare=spare), pytest.raises(MetadataUnavailableError) as refused:
+        await open_metadata_store(uri)
+    assert "Too many open files" in refused.value.message
+    assert "ulimit -n" in refused.value.message
+    assert not refused.value.may_have_happened
+    async with await open_metadata_store(uri):
+        pass

@@ -11,6 +11,7 @@ from octavo.metadata.registration import (
     decode_registration,
     encode_cookie,
     encode_registration,
+    endpoint_of,
 )
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import BookieId
@@ -27,6 +28,7 @@ COOKIE = Cookie(bookie_id=B1, generation=7, address="host:3181", body=bytes(rang
     [("host:1", ("host", 1)), ("10.0.0.1:65535", ("10.0.0.1", 65535)), ("[::1]:3181", ("::1", 3181))],
 )
 def test_address_is_host_and_port(address: str, parts: tuple[str, int]) -> None:
+    assert endpoint_of(address) == parts
     assert split_address(address) == parts
 
 
@@ -36,6 +38,13 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         split_address(address)
     with pytest.raises(InvalidArgumentError):
         Cookie(bookie_id=B1, generation=1, address=address)
+
+
+@pytest.mark.parametrize("host", ["h" * 64, "ä" * 63, "a..b", ".a", "a\0b", "a\udc80b"])
+def test_host_that_cannot_be_looked_up_is_told_when_it_is_connected_to(host: str) -> None:
+    assert split_address(f"{host}:1") == (host, 1), "a registration that has it does not hide those of other bookies"
+    with pytest.raises(InvalidArgumentError, match=r"is not the name of a host: .*1 to 63 characters"):
+        endpoint_of(f"{host}:1")
 
 
 @pytest.mark.parametrize("bookie_id", ["", "a/b", "-a", "a b", "x" * 129, "ä", "a\n"])

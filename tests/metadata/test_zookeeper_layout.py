@@ -55,6 +55,7 @@ def test_uri_may_name_a_file_of_credentials() -> None:
     [
         "zk://", "zk://:2181/octavo", "zk://h:0/o", "zk://h:65536/o", "zk://h:x/o", "zk://a,,b/o", "zk://::1/o",
         "zk://a b/o", "zk://h/a//b", "zk://h/../x", "zk://h/zookeeper", "zk://h/ä", "zk://h/o?timeout=3", "zk://h/o?auth_file=",
+        f"zk://{'h' * 64}:2181/o", f"zk+tls://{'h' * 64}/o", f"zk://{'ä' * 63}/o", "zk://a..b/o", "zk://.a/o",
     ],
 )  # fmt: skip
 def test_uri_that_makes_no_sense_is_refused_and_named(uri: str) -> None:
