@@ -34,8 +34,9 @@ from octavo.bookie.logs import configure_logging
 from octavo.bookie.notify import ADDRESS_KEY, notify_supervisor
 from octavo.bookie.pulse import Pulse
 from octavo.bookie.server.audit import Audit, AuditFile
-from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.metadata import MetadataStore
 from octavo.metadata.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
+from octavo.metadata.connect import open_cluster
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError
 
 log = structlog.get_logger("octavo.bookie")
@@ -263,7 +264,7 @@ async def _open_metadata(config: BookieConfig) -> MetadataStore:
     deadline = loop.time() + config.start_timeout_seconds
     while True:
         try:
-            return await open_metadata_store(config.metadata, create=True, lease_seconds=config.lease_seconds)
+            return await open_cluster(config.metadata, create=True, lease_seconds=config.lease_seconds)
         except MetadataUnavailableError as error:
             if loop.time() >= deadline:
                 raise

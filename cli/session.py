@@ -146,10 +146,10 @@ class Session:
 
     async def open_metadata(self, *, create: bool = False) -> "MetadataStore":
         """The cluster's metadata store; with ``create`` it is made if it does not exist. Waits as :meth:`connect`."""
-        from octavo.metadata import open_metadata_store  # noqa: PLC0415 - `octavo --help` needs no metadata
+        from octavo.metadata.connect import open_cluster  # noqa: PLC0415 - `octavo --help` needs no metadata
 
         await self._wait_started()
-        return await open_metadata_store(self.metadata_uri, create=create)
+        return await open_cluster(self.metadata_uri, create=create)
 
     async def _wait_started(self) -> None:
         """If `octavo up` is starting the cluster on this machine, wait until it is ready.

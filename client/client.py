@@ -53,7 +53,7 @@ from octavo.client.write.full_copies_writer import writer_kind
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata.boot_time import BootClock, boot_clock_of
-from octavo.metadata.connect import open_metadata_store
+from octavo.metadata.connect import open_cluster
 from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, LOG_KEY, Fragment, LedgerMetadata
 from octavo.metadata.own_tasks import result_of
 from octavo.metadata.store import MetadataStore, Versioned
@@ -92,8 +92,9 @@ def connect(
     it is noted in new ledgers and sealed into entries. ``client_name`` is noted in ledgers that this client fences, so
     that the errors of their writers name it; the default is the host and the process id.
 
-    Raises :class:`InvalidArgumentError` for an unknown URI scheme, an unknown option, or one out of range. Awaiting it
-    raises :class:`MetadataUnavailableError` if there is no such store or it does not answer, and
+    Raises :class:`InvalidArgumentError` for an unknown option, or one out of range. Awaiting it raises it for an
+    unknown URI scheme, and for ``memory://`` unless bookies run in this process, as in tests; it raises
+    :class:`MetadataUnavailableError` if there is no such store or it does not answer, and
     :class:`MetadataError` if what it holds cannot be understood.
     """
     check_text("the URI of the metadata store", uri)
@@ -109,7 +110,7 @@ def connect(
         raise InvalidArgumentError(f"client_name has at most {CLIENT_NAME_CHARACTERS_MAX} characters, not {len(name)}")
 
     async def open_client() -> Client:
-        store = await open_metadata_store(uri, lease_seconds=checked.lease_seconds, rng=rng)
+        store = await open_cluster(uri, lease_seconds=checked.lease_seconds, rng=rng)
         try:
             cluster_id = await store.cluster_id()
             client = Client(

@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from octavo.metadata.memory import memory_server, open_memory_store
+from octavo.metadata.memory import is_memory_server, memory_server, open_memory_store
 from octavo.metadata.records import ClusterOrigin
 from octavo.metadata.sqlite.store import open_sqlite_store, path_of_uri
 from octavo.metadata.store import LEASE_SECONDS_DEFAULT, MetadataStore
 from octavo.protocol.errors import InvalidArgumentError, MetadataError, MetadataUnavailableError, OctavoError
 from octavo.protocol.os_errors import explained
 from octavo.security import forks
+
+_MEMORY: Final = "memory://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ async def open_metadata_store(
     scheme, separator, _ = uri.partition("://")
     opener = DRIVERS.get(scheme) if separator else None
     if opener is None:
-        known = ", ".join(f"{scheme}://" for scheme in sorted(DRIVERS))
+        known = ", ".join(f"{scheme}://" for scheme in sorted(DRIVERS) if scheme != "memory")
         raise InvalidArgumentError(f"{uri!r} is not a metadata URI; the known schemes are {known}")
     try:
         return await opener(uri, OpenOptions(create, lease_seconds, rng))
@@ -60,6 +62,26 @@ async def open_metadata_store(
         raise MetadataUnavailableError(
             f"{without_password(uri)} cannot be opened: {explained(error)}", may_have_happened=False
         ) from error
+
+
+async def open_cluster(
+    uri: str,
+    *,
+    create: bool = False,
+    lease_seconds: float = LEASE_SECONDS_DEFAULT,
+    rng: random.Random | None = None,
+) -> MetadataStore:
+    """As :func:`open_metadata_store`, for programs, commands and bookies.
+
+    Raises :class:`InvalidArgumentError` for a store in memory that is not open in this process yet: no bookie of
+    another process can register there, so the cluster would have none for ever.
+    """
+    if uri.startswith(_MEMORY) and not is_memory_server(uri.removeprefix(_MEMORY)):
+        raise InvalidArgumentError(
+            f"{uri!r} has no bookies and never will: memory:// is for tests that run bookies in their own process; "
+            "give the URI of a cluster, sqlite:///PATH (`octavo up` starts one) or zk://HOST:PORT/ROOT"
+        )
+    return await open_metadata_store(uri, create=create, lease_seconds=lease_seconds, rng=rng)
 
 
 async def create_metadata_store(uri: str, origin: ClusterOrigin) -> MetadataStore:
@@ -112,7 +134,7 @@ def without_password(uri: str) -> str:
 
 
 async def _open_memory(uri: str, options: OpenOptions) -> MetadataStore:
-    server = memory_server(uri.removeprefix("memory://"))
+    server = memory_server(uri.removeprefix(_MEMORY))
     return open_memory_store(server, lease_seconds=options.lease_seconds, rng=options.rng)
 
 

@@ -330,6 +330,11 @@ def memory_server(name: str) -> MemoryServer:
     return server
 
 
+def is_memory_server(name: str) -> bool:
+    """Whether this process has a store of this name open."""
+    return name in _servers
+
+
 def open_memory_store(
     server: MemoryServer, *, lease_seconds: float = LEASE_SECONDS_DEFAULT, rng: random.Random | None = None
 ) -> RecordMetadataStore:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from octavo.client.client import Client
-from octavo.metadata.connect import open_metadata_store
+from octavo.metadata.connect import open_cluster
 from octavo.metadata.model import LedgerMetadata
 from octavo.metadata.proven_time import EARLIEST_MS
 from octavo.metadata.store import MetadataStore, Version
@@ -235,7 +235,7 @@ async def dataset_store(options: ClusterOptions) -> AsyncIterator[DatasetStore]:
     """The datasets of a cluster, disconnected at the end of the block."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connected(options))
-        store = await stack.enter_async_context(await open_metadata_store(options.metadata_uri))
+        store = await stack.enter_async_context(await open_cluster(options.metadata_uri))
         yield DatasetStore(client, store)
 
 

@@ -24,7 +24,7 @@ async def measure_failover(session: Session, log: "Log", lease_seconds: float, p
     Raises :class:`CommandError` when the leading process fails, and what leading raises.
     """
     from octavo.client.log.names import lock_name  # noqa: PLC0415 - `octavo --help` does without
-    from octavo.metadata.connect import open_metadata_store  # noqa: PLC0415
+    from octavo.metadata.connect import open_cluster  # noqa: PLC0415
 
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "octavo.cli.main", "log", "append", log.name, "--positions"),
@@ -43,7 +43,7 @@ async def measure_failover(session: Session, log: "Log", lease_seconds: float, p
                 if not await process.stdout.readline():
                     raise CommandError(f"the leading process ended with status {await process.wait()}")
         # The steps of `log.lead()`, one by one, so that each can be timed.
-        async with await open_metadata_store(session.metadata_uri, lease_seconds=lease_seconds) as store:
+        async with await open_cluster(session.metadata_uri, lease_seconds=lease_seconds) as store:
             locking = asyncio.create_task(store.lock(lock_name(log.log_id), "standby"))
             process.stdin.write(lines)
             await process.stdin.drain()

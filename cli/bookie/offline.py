@@ -173,9 +173,9 @@ async def reset_identity(
     that exists.
     """
     from octavo.bookie.offline import reset_identity as identity_reset
-    from octavo.metadata import open_metadata_store
+    from octavo.metadata.connect import open_cluster
 
-    async with await open_metadata_store(session.metadata_uri) as store:
+    async with await open_cluster(session.metadata_uri) as store:
         # Nothing is created before it is certain that these are the right directories.
         async with _files(directory, journal_dir, entry_dir) as (filesystem, layout):
             await identity_reset.find_owner(filesystem, layout, store, bookie_id)

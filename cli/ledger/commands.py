@@ -342,10 +342,10 @@ async def _note_final_newline(
     if splitter.final_newline:
         return
     from octavo.cli.ledger.transfer import FINAL_NEWLINE_KEY, FINAL_NEWLINE_NO, NoteInCustomMetadata  # noqa: PLC0415
-    from octavo.metadata.connect import open_metadata_store  # noqa: PLC0415
+    from octavo.metadata.connect import open_cluster  # noqa: PLC0415
     from octavo.metadata.update import update_ledger  # noqa: PLC0415
 
-    async with await open_metadata_store(session.metadata_uri) as store:
+    async with await open_cluster(session.metadata_uri) as store:
         change = NoteInCustomMetadata({FINAL_NEWLINE_KEY: FINAL_NEWLINE_NO})
         await update_ledger(store, ledger.id, change, writer_token=ledger.metadata.writer_token)
 

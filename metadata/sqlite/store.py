@@ -345,7 +345,7 @@ def path_of_uri(uri: str) -> Path:
             f"{uri!r} does not name a file: write sqlite:///relative/metadata.db or sqlite:////absolute/metadata.db"
         )
     if path == ":memory:":
-        raise InvalidArgumentError(f"{uri!r}: for metadata in memory, write memory://name")
+        raise InvalidArgumentError(f"{uri!r}: the processes of a cluster share its metadata in a file; write its path")
     return Path(path)
 
 

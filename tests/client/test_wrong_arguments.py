@@ -180,6 +180,8 @@ NOT_FOR_APPLICATIONS = {
         "start",
         "abandon",
         "segment_full",
+        "make_way",
+        "on_forked",
     )
 }
 

@@ -4,13 +4,17 @@ from pathlib import Path
 
 import pytest
 from octavo.metadata import open_metadata_store
+from octavo.metadata.connect import open_cluster
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError
 from support.descriptors import no_descriptors_left
+from support.memory_stores import memory_uri
+
+import octavo
 
 
 @pytest.mark.parametrize("uri", ["", "metadata.db", "sqlite:/x", "postgres://host/db", "memory:"])
 async def test_unknown_uri_is_refused_and_the_known_schemes_are_listed(uri: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"memory://, sqlite://"):
+    with pytest.raises(InvalidArgumentError, match=r"known schemes are sqlite://, zk://, zk\+tls://"):
         await open_metadata_store(uri)
 
 
@@ -26,6 +30,22 @@ async def test_named_memory_store_is_shared_while_it_is_open() -> None:
 async def test_memory_store_without_a_name_is_private() -> None:
     async with await open_metadata_store("memory://") as one, await open_metadata_store("memory://") as two:
         assert await one.cluster_id() != await two.cluster_id()
+
+
+@pytest.mark.parametrize("uri", ["memory://", "memory://cluster"])
+async def test_store_in_memory_is_refused_where_no_bookie_can_be(uri: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"has no bookies and never will.*sqlite:///PATH.*zk://") as refused:
+        await octavo.connect(uri)
+    assert repr(uri) in refused.value.message
+    with pytest.raises(InvalidArgumentError, match="has no bookies"):
+        await open_cluster(uri, create=True)
+
+
+async def test_store_in_memory_that_a_test_has_open_is_connected_to() -> None:
+    uri = memory_uri("open")
+    async with await open_metadata_store(uri) as store, octavo.connect(uri) as client:
+        assert await client.bookies() == []
+        assert await store.list_known_bookies() == []
 
 
 async def test_relative_path_is_relative_to_the_working_directory(

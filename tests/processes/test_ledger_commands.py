@@ -109,6 +109,10 @@ def test_show_list_create_and_delete(cluster: Up) -> None:
         cluster.run("ledger", command, ledger_id).failed_with_one_line(1, str(ledger_id))
 
 
+def test_metadata_in_memory_are_refused(cluster: Up) -> None:
+    cluster.run("ledger", "list", "--metadata", "memory://x").failed_with_one_line(2, "memory://x", "sqlite:///PATH")
+
+
 def test_wrong_password_is_one_line_and_reads_nothing(cluster: Up, tmp_path: Path) -> None:
     password = tmp_path / "password"
     write_secret(password, b"secret\n")
