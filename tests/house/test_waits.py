@@ -11,6 +11,8 @@ from support.tree import dotted_name, python_files, syntax_tree
 OWN_SLEEPS = {
     "tests/bookie/test_frame_memory.py": "the time of the simulator's loop, which passes at once",
     "tests/bookie/test_repair_reads.py": "the time of the simulator's loop, which passes at once",
+    "tests/client/log/test_log_adds_in_one_turn.py": "the time of the simulator's loop, which passes at once",
+    "tests/client/log/test_log_writer_in_one_turn.py": "the time of the simulator's loop, which passes at once",
     "tests/pipeline/test_scan.py": "a function that Spark runs in a worker without the tests' modules",
     "tests/pipeline/test_sink.py": "a class that Spark runs in a worker without the tests' modules",
     "tests/support/failing_disk.py": "a program of its own: the delay is its fault",
