@@ -15,6 +15,8 @@ OWN_SLEEPS = {
     "tests/client/log/test_log_writer_in_one_turn.py": "the time of the simulator's loop, which passes at once",
     "tests/pipeline/test_scan.py": "a function that Spark runs in a worker without the tests' modules",
     "tests/pipeline/test_sink.py": "a class that Spark runs in a worker without the tests' modules",
+    "tests/repair/test_running.py": "the time of the simulator's loop, which passes at once",
+    "tests/security/test_strangers.py": "the time of the simulator's loop, which passes at once",
     "tests/support/failing_disk.py": "a program of its own: the delay is its fault",
     "tests/support/leading_process.py": "a program of its own, which pauses between two adds",
     "tests/support/waiting.py": "the helpers",
