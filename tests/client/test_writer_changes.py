@@ -356,6 +356,47 @@ async def test_closing_waits_for_a_change_that_is_under_way(
     assert (closed.last_entry_id, len(closed.fragments)) == (1, 2)
 
 
+def looks_for_a_bookie(ledger: LedgerWriter) -> bool:
+    path = ledger._write_path
+    return path is not None and path.replication._changes.phase is Phase.SEEKING
+
+
+async def test_closing_waits_for_a_change_although_no_add_waits_for_it(cluster: FakeCluster) -> None:
+    """Rule W5: everything has been acknowledged while a bookie was looked for, in place of one that is gone."""
+    ledger = await cluster.writer(3, 3, 2, **HASTY)
+    look, begun, go = (asyncio.Event() for _ in range(3))
+    real = cluster.interposed.real
+
+    async def slow_look(*arguments: Any) -> Any:
+        await look.wait()
+        return await real.list_bookies(*arguments)
+
+    async def slow_first(*arguments: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            await go.wait()
+        return await real.compare_and_set_ledger(*arguments)
+
+    cluster.interposed.interpose("list_bookies", slow_look)
+    cluster.interposed.interpose("compare_and_set_ledger", slow_first)
+    cluster.bookies[1].hold(Op.ADD)
+    await cluster.bookies[0].stop()
+    adding = ledger.add_nowait(b"x")
+    await cluster.until(lambda: looks_for_a_bookie(ledger))
+    cluster.bookies[1].release(Op.ADD)
+    assert await adding == 0
+    look.set()
+    await asyncio.wait_for(begun.wait(), WAIT_SECONDS)
+    closing = asyncio.ensure_future(ledger.close())
+    await loop_turns(50)
+    assert not closing.done()
+    assert not (await cluster.store.read_ledger(ledger.id)).value.is_closed
+    go.set()
+    await closing
+    closed = (await cluster.store.read_ledger(ledger.id)).value
+    assert (closed.last_entry_id, len(closed.fragments)) == (0, 2)
+
+
 async def test_a_bookie_that_was_replaced_is_not_chosen_again_until_it_registers_anew(cluster: FakeCluster) -> None:
     async with await cluster.writer(3, 3, 3, **HASTY) as ledger:
         pool = cluster.pools[-1]
