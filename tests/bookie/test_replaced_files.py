@@ -14,6 +14,7 @@ from octavo.bookie.disk.filesystem import FileSystem, RealFileSystem, read_file,
 from octavo.bookie.identity.cookie import COOKIE_NAME, Identity, decode_cookie, note_served
 from octavo.protocol.ids import BookieId
 from support.faulty_filesystem import MemoryFileSystem
+from support.waiting import loop_turns
 
 IDENTITY = Identity(BookieId("b1"), "cluster", 3, first_start=False, token="token", served=True)
 
@@ -37,6 +38,33 @@ async def test_of_writers_at_once_each_puts_its_own_content_into_place(
     assert not module._gates.get(filesystem), "no gate stays"
     if isinstance(filesystem, RealFileSystem):
         await filesystem.close()
+
+
+async def test_a_writer_that_comes_while_others_wait_waits_behind_them() -> None:
+    filesystem, path = MemoryFileSystem(), Path("file")
+    holds = [asyncio.Event() for _ in range(3)]
+    inside: list[int] = []
+
+    async def change(number: int) -> None:
+        async with module.file_gate(filesystem, path):
+            inside.append(number)
+            await holds[number].wait()
+            inside.remove(number)
+
+    async def change_one_more(number: int) -> "asyncio.Task[None]":
+        task = asyncio.create_task(change(number))
+        await loop_turns(3)
+        return task
+
+    tasks = [await change_one_more(0), await change_one_more(1)]
+    holds[0].set()
+    await tasks[0]
+    tasks.append(await change_one_more(2))
+    assert inside == [1]
+    for hold in holds:
+        hold.set()
+    await asyncio.gather(*tasks)
+    assert not module._gates.get(filesystem)
 
 
 @pytest.mark.parametrize("turns", range(12))

@@ -21,7 +21,7 @@ from octavo.protocol.errors import (
     WouldBlock,
 )
 from octavo.protocol.messages import Add, AddFlag, Op
-from support.waiting import loop_turns
+from support.waiting import WAIT_SECONDS, loop_turns
 from support.writing import FakeCluster, fake_cluster
 
 NEVER: dict[str, Any] = {"force_interval_seconds": 1000.0}
@@ -251,8 +251,9 @@ async def test_fenced_writer_learns_it_from_a_force_and_reports_what_it_cannot_k
         await ledger.close()
 
 
+@pytest.mark.parametrize("adds", [True, False], ids=["adds-before", "nothing-added-since"])
 async def test_force_that_misses_the_quorum_timeout_fails_the_writer_and_waiting_alone_does_not(
-    cluster: FakeCluster,
+    cluster: FakeCluster, adds: bool
 ) -> None:
     for bookie in cluster.bookies:
         bookie.hold(Op.FORCE)
@@ -262,9 +263,10 @@ async def test_force_that_misses_the_quorum_timeout_fails_the_writer_and_waiting
     assert path is not None
     # The timeout passes, and no caller has asked for a force.
     await cluster.until(lambda: path.replication._quorum_timer is None)
-    await ledger.add(b"y")
+    if adds:
+        await ledger.add(b"y")
     with pytest.raises(QuorumLostError):
-        await ledger.force()
+        await asyncio.wait_for(ledger.force(), WAIT_SECONDS)
     with pytest.raises(OctavoError):
         await ledger.close()
 

@@ -94,6 +94,31 @@ def test_the_steps_come_in_order() -> None:
     assert outcome.document == world.document
 
 
+def test_every_step_that_stops_a_leader_says_so() -> None:
+    """Before each of them the candidate looks whether it still holds the lock (rule P3): it may have been paused."""
+    disturbing: list[Stage] = []
+
+    def note(_world: World, steps: LeaderSteps) -> None:
+        disturbing.extend([steps.stage] * steps.disturbs_others)
+
+    World(log_of(3, None), before=note).run(LeaderSteps("me", 0))
+    assert disturbing == [Stage.BEGIN, Stage.RECOVER, Stage.CREATE, Stage.APPEND]
+
+
+def test_a_candidate_that_was_overtaken_before_it_heard_of_its_success_does_not_lead() -> None:
+    steps = LeaderSteps("me", 0, attempts_max=1)
+
+    def overtake(world: World, machine: LeaderSteps) -> None:
+        if machine.stage is Stage.WITHDRAW:
+            world.before = None
+            assert isinstance(world.run(LeaderSteps("rival", 0)), Lead)
+
+    world = World(log_of(3, None), before=overtake, lose_answer_of=AppendSegment)
+    outcome = world.run(steps)
+    assert isinstance(outcome, Stop)
+    assert isinstance(outcome.error, NotLeaderError)
+
+
 def test_a_closed_or_empty_log_needs_no_recovery() -> None:
     world = World(log_of())
     assert isinstance(world.run(LeaderSteps("me", 0)), Lead)

@@ -9,6 +9,7 @@ from octavo.client.log.changes import (
     BeginSegment,
     Decision,
     DropPage,
+    EndMovedError,
     FoldPage,
     ForgetDropped,
     GiveUp,
@@ -105,6 +106,18 @@ def test_truncation_drops_whole_segments_below_and_never_one_of_the_last_two() -
     inside = written(Truncate(6).decide(log_of(3, 4, 5, None)))
     assert (inside.first_position, [s.ledger_id for s in inside.segments]) == (6, [11, 12, 13])
     assert Truncate(5).decide(inside) == Settled(), "never back"
+
+
+def test_a_truncation_that_was_decided_by_another_list_is_decided_anew() -> None:
+    """Rule P7: whatever has changed since, the end may be another one."""
+    looked = log_of(3, 4, 5, None)
+    change = Truncate(7, looked=looked)
+    assert written(change.decide(looked)).first_position == 7
+    given_up = replace(looked, gaps=((8, 9),))
+    refused = change.decide(given_up)
+    assert isinstance(refused, Refuse)
+    assert isinstance(refused.error, EndMovedError)
+    assert isinstance(change.decide(written(change.decide(looked))), Settled), "it has been made already"
 
 
 def test_a_segment_is_not_dropped_before_its_successors_first_position_is_known() -> None:
