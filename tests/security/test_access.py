@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 from octavo.bookie.config import BookieConfig, load_config
+from octavo.bookie.server.access import Access
 from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.security import WireSecurity, read_key
@@ -17,6 +19,7 @@ from octavo.protocol.errors import InvalidArgumentError, OctavoError, Unauthoriz
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import (
     CAPABILITY_AUTHENTICATE,
+    EXTENSION_DENIED,
     REQUESTS,
     Add,
     AddFlag,
@@ -504,3 +507,14 @@ async def test_secrets_appear_in_no_log_and_no_facts(
     assert "b1" in said
     for form in (secret.to_text().partition(":")[2], secret.secret.hex(), str(secret.secret)[2:-1]):
         assert form not in said
+
+
+def test_a_disabled_principal_has_no_roles_by_its_certificate_either() -> None:
+    access = Access(cluster_id="cluster", bookie_id="b1")
+    principal = Principal(name="orders", roles=frozenset({Role.APPEND}))
+    access.update(Principals().with_principal(principal))
+    assert access.roles_of("orders") == {Role.APPEND}
+    assert EXTENSION_DENIED not in access.gate(lambda _error: None).greeted(("orders",))
+    access.update(Principals().with_principal(replace(principal, disabled=True)))
+    assert access.roles_of("orders") == frozenset()
+    assert EXTENSION_DENIED in access.gate(lambda _error: None).greeted(("orders",))
