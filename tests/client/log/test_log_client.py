@@ -160,3 +160,26 @@ async def test_times_do_not_fall_from_a_segment_to_the_next_one_although_the_clo
                 times = [entry.sealed_at for entry in await log.read(0, await log.refresh() - 1)]
         assert len(times) == 6
         assert times == sorted(times)
+
+
+async def test_times_do_not_fall_when_the_clock_is_set_back_before_a_roll() -> None:
+    """Rule P10: the list does not tell yet when the segment before was sealed last."""
+    now = [datetime(2026, 1, 1, 12, tzinfo=UTC)]
+    noon = now[0]
+    async with open_log_cluster(MemoryCluster(Path()), "chain") as logs:
+        client = Client(
+            await logs.metadata.open(),
+            cluster_id=logs.cluster_id,
+            options=ClientOptions(**QUICK),
+            rng=random.Random(1),
+            wall_clock=lambda: now[0],
+        )
+        async with client:
+            log = await client.create_log("orders", layout="chain")
+            async with log.lead() as writer:
+                now[0] = noon + timedelta(hours=1)
+                await writer.add(b"0")
+                now[0] = noon
+                await writer.roll()
+                await writer.add(b"1")
+            assert [entry.sealed_at for entry in await log.read(0, 1)] == [noon + timedelta(hours=1)] * 2
