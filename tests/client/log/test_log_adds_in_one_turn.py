@@ -245,7 +245,7 @@ def run(prepare: Callable[[Scene], Any], order: Sequence[str], **options: Any) -
         return scene
 
     try:
-        scene = loop.run_until_complete(main())
+        scene: Scene = loop.run_until_complete(main())
         assert not loop.complaints, loop.complaints
         return scene
     finally:

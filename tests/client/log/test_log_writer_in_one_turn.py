@@ -331,7 +331,7 @@ def run(prepare: Callable[[Scene], Any], order: Sequence[str], *, drains: bool, 
         return scene
 
     try:
-        scene = loop.run_until_complete(main())
+        scene: Scene = loop.run_until_complete(main())
         assert not loop.complaints, loop.complaints
         return scene
     finally:
@@ -421,7 +421,8 @@ def play[T](act: Callable[[Scene], Coroutine[Any, Any, T]], *, drains: bool = Tr
         return await act(Scene(drains=drains, **{"log_add_timeout_seconds": None} | options))
 
     try:
-        return loop.run_until_complete(main())
+        result: T = loop.run_until_complete(main())
+        return result
     finally:
         loop.close()
 
