@@ -16,7 +16,7 @@ import octavo
 
 ENTRIES = 3
 PATIENCE_SECONDS = 0.2
-"""For an entry that nobody adds."""
+"""For an entry that no writer adds."""
 
 _held: list[AsyncIterator[Any]] = []
 """What the program still refers to when the interpreter ends."""
