@@ -85,7 +85,6 @@ STREAMS = {
 """Canary in streams -> a size, and the first seed to try, of universes with a log that is a stream."""
 
 BESIEGED_STREAMS = {
-    "stream-fence-ends-doubt": ("rivals", 54),
     "stream-term-not-compared": ("race", 6),
 }
 """Canary in streams -> a siege that finds it, and the first seed to try, of small universes with a log that is a
@@ -97,7 +96,6 @@ QUICK = {"log-outcome-too-early"}
 
 THESEUS = {
     "repair-names-early": 2,
-    "repair-skips-silent": 31,
 }
 """Canary in repair -> the first seed to try, of Theseus universes. docs/simulator.md lists the seeds of the others."""
 

@@ -47,7 +47,7 @@ def test_share_of_the_seeds_has_a_hardship_and_the_others_keep_their_plans(name:
     others = {other: 0 for other in HARDSHIPS if other != name}
     plans = {seed: Order(seed, settings=others).plan() for seed in range(1, 300)}
     have = [seed for seed, plan in plans.items() if getattr(plan.hardships, name)]
-    assert len(have) <= 300 * HARDSHIPS[name].share
+    assert len(have) <= 1.5 * 300 * HARDSHIPS[name].share  # a draw of so few varies
     assert have or HARDSHIPS[name].share < 0.05
     kept = [seed for seed in plans if seed not in have]
     assert all(plans[seed] == draw_plan(seed) for seed in kept)
