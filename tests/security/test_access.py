@@ -518,3 +518,19 @@ def test_a_disabled_principal_has_no_roles_by_its_certificate_either() -> None:
     access.update(Principals().with_principal(replace(principal, disabled=True)))
     assert access.roles_of("orders") == frozenset()
     assert EXTENSION_DENIED in access.gate(lambda _error: None).greeted(("orders",))
+
+
+def test_a_connection_whose_principal_has_changed_may_ask_nothing_more() -> None:
+    """Also what arrived before the connection is closed."""
+    access = Access(cluster_id="cluster", bookie_id="b1")
+    principal = Principal(name="orders", roles=frozenset({Role.APPEND}))
+    access.update(Principals().with_principal(principal))
+    ended: list[OctavoError] = []
+    gate = access.gate(ended.append)
+    gate.greeted(("orders",))
+    request = add(1, seal(1, 0, [b"x"]))
+    gate.check(request)
+    access.update(Principals())
+    assert len(ended) == 1
+    with pytest.raises(UnauthorizedError):
+        gate.check(request)
