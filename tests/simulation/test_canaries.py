@@ -113,7 +113,7 @@ GUARDED = {
 
 DEFERRED = {
     "accepted-moves-lac": 8,
-    "force-across-restart": 24,
+    "force-across-restart": 8,
     "replaced-acceptance-kept": 12,
 }
 """Canary in deferred sync -> the first seed to try, of quick universes whose ledgers have it."""
