@@ -11,7 +11,7 @@ import select
 import socket
 import stat
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 PATIENCE_SECONDS: Final = 0.1
 """How long a line waits for a reader that does not keep up. After one such wait the next lines wait no longer, until
@@ -109,9 +109,18 @@ def use_log_outputs() -> None:
     """Let this process write its standard error as a log, and its standard output if that is a file.
 
     Standard output that is a terminal or a pipe stays as it is: its reader asked for it, and its end is the end of the
-    program as everywhere.
+    program as everywhere. A stream that is no stream of the process, as where a program runs a command inside itself,
+    stays as it is, too.
     """
-    sys.stderr = LogOutput(2)
+    if _is_of_process(sys.stderr, 2):
+        sys.stderr = LogOutput(2)
     with contextlib.suppress(OSError):  # it is closed
-        if stat.S_ISREG(os.fstat(1).st_mode):
+        if _is_of_process(sys.stdout, 1) and stat.S_ISREG(os.fstat(1).st_mode):
             sys.stdout = LogOutput(1, notes=False)  # its lines may be JSON
+
+
+def _is_of_process(stream: TextIO, descriptor: int) -> bool:
+    try:
+        return stream.fileno() == descriptor
+    except (OSError, ValueError):
+        return False

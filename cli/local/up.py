@@ -76,9 +76,6 @@ async def up(
 
     With --detach the cluster runs in the background: `octavo status` shows it and `octavo down` stops it.
     """
-    from octavo.bookie.log_output import use_log_outputs  # noqa: PLC0415 - `octavo --help` needs no bookie
-
-    use_log_outputs()  # a full disk must not end the cluster
     directory = data_dir.absolute()
     names = [f"bookie-{number}" for number in range(1, bookies + 1)]
     ports = choose_ports(names, base_port, read_ports(directory))
@@ -107,6 +104,9 @@ async def up(
         )
         for name in names
     ]
+    from octavo.bookie.log_output import use_log_outputs  # noqa: PLC0415 - `octavo --help` needs no bookie
+
+    use_log_outputs()  # a full disk must not end the cluster
     async with _locked(directory) as lock_descriptor:
         check_free(ports)
         cluster = _Cluster(

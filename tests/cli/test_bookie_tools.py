@@ -140,7 +140,7 @@ def test_a_reset_for_a_bookie_that_serves_is_refused_and_leaves_it_its_identity(
     with stopped.running() as bookie:
         octavo(
             "bookie", "reset-identity", "--metadata", stopped.uri, tmp_path / "empty", "--bookie-id", known["bookie_id"]
-        ).failed_with_one_line(1, known["bookie_id"], "is running at", "stop it first")
+        ).failed_with_one_line(1, known["bookie_id"], "is already running at", "stop it first")
         assert not (tmp_path / "empty").exists()
         assert bookie.stop() == 0
     with stopped.running() as bookie:
