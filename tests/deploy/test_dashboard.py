@@ -14,7 +14,7 @@ from typing import Any
 import make_dashboard
 import pytest
 from debian_tools import program
-from octavo.metrics.table import BOOKIE_METRICS
+from octavo.metrics.table import BOOKIE_METRICS, CLIENT_METRICS
 from octavo.protocol.errors import NoSuchLedgerError
 from support.processes import BookieProcess, free_neighbours
 from support.tree import ROOT
@@ -29,12 +29,13 @@ EMPTY = (*make_dashboard.EMPTY_WHEN_HEALTHY, "certificate_expiry")
 
 
 def test_the_alert_rules_ask_only_for_metrics_that_exist() -> None:
-    names = {metric.name for metrics in BOOKIE_METRICS.values() for metric in metrics}
+    tables = (*BOOKIE_METRICS.values(), *CLIENT_METRICS.values())
+    names = {metric.name for metrics in tables for metric in metrics}
     names |= {f"{name}_bucket" for name in names} | {"up"}
     asked = {
         word.partition("{")[0]
         for line in RULES.read_text().splitlines()
-        for word in line.replace("(", " ").split()
+        for word in line.replace("(", " ").replace(")", " ").split()
         if word.startswith(("octavo_", "process_", "up{"))
     }
     assert asked <= names
