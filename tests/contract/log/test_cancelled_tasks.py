@@ -14,7 +14,7 @@ from octavo.metadata import Lease, Watch
 from octavo.protocol.errors import MetadataError, OctavoError, TasksCancelledError
 from octavo.protocol.messages import Op
 from support.log_cluster import QUICK, LogCluster
-from support.waiting import WAIT_SECONDS, loop_turns
+from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 import octavo
 
@@ -33,6 +33,12 @@ async def drain_watch(watch: Watch[Any]) -> None:
 async def wait_lost(lease: Lease) -> None:
     await lease.wait_lost()
     raise TasksCancelledError("lost")
+
+
+def is_in_line() -> bool:
+    """Whether the standby waits for the lock, or in its line."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return any(("Kind.LOCK" in name and name.endswith("'lock')")) or "'lock~" in name for name in names)
 
 
 async def create(client: Client) -> None:
@@ -101,6 +107,7 @@ async def test_everything_that_waits_ends_and_so_does_closing(logs: LogCluster) 
     begin("watch", drain_watch(store.watch_bookies()))
     begin("lease", wait_lost(lock))
     begin("standby for lock", store.lock("lock", "standby"))
+    await eventually(is_in_line)  # before that, only its own task is at work
     await loop_turns(20)
     for bookie in logs.bookies:
         bookie.hold(Op.ADD)
