@@ -325,6 +325,8 @@ class _Lock:
 
     def __call__(self) -> None:
         forks.let_go(self)
+        with contextlib.suppress(OSError):  # where a file system cannot: the close ends it
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # also of a child that has not come to its own share yet
         os.close(self._descriptor)
 
     def on_forked(self) -> None:

@@ -90,6 +90,9 @@ BESIEGED_STREAMS = {
 """Canary in streams -> a siege that finds it, and the first seed to try, of small universes with a log that is a
 stream."""
 
+SELDOM = {"stream-fence-ends-doubt"}
+"""Canaries that hardly any universe finds, and the model check does (docs/simulator.md)."""
+
 QUICK = {"log-outcome-too-early"}
 """Canaries in logs that quick universes find sooner than small ones."""
 
@@ -260,4 +263,5 @@ def test_a_dozen_canaries_are_kept_alive() -> None:
     assert len({**CHEAPEST, **BESIEGED}) >= 12
     assert CHEAPEST.keys() | BESIEGED.keys() <= CANARIES.keys()
     assert LOGS.keys() == {canary for canary in CANARIES if canary.startswith("log-")}
-    assert STREAMS.keys() | BESIEGED_STREAMS.keys() == {canary for canary in CANARIES if canary.startswith("stream-")}
+    in_streams = {canary for canary in CANARIES if canary.startswith("stream-")}
+    assert STREAMS.keys() | BESIEGED_STREAMS.keys() == in_streams - SELDOM

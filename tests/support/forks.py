@@ -44,17 +44,22 @@ def in_child(act: Callable[[], Any]) -> Any:
 def living_child() -> Iterator[None]:
     """A forked child that lives while the block runs, and does nothing."""
     come, go = os.pipe()
+    hear, tell = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         os.close(go)
+        os.write(tell, b"+")
         os.read(come, 1)
         os._exit(0)
     os.close(come)
+    os.close(tell)
     try:
+        assert os.read(hear, 1) == b"+", "the child runs: what is done after a fork is done"
         yield
     finally:
+        os.close(hear)
         os.close(go)
         os.waitpid(pid, 0)
 
@@ -64,15 +69,22 @@ def run_in_child[T](work: Callable[[], Coroutine[Any, Any, T]]) -> Any:
     return in_child(lambda: asyncio.run(work()))
 
 
-def sockets_of_internet() -> int:
-    """Descriptors of this process that are sockets of TCP, connected or listening."""
-    count = 0
+def sockets_of_internet() -> set[str]:
+    """The sockets of TCP, connected or listening, of which this process has a descriptor. Compare sets, not counts: the
+    garbage collector closes those of earlier tests at any time."""
+    found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             sock = socket.socket(fileno=int(name))
-            count += sock.family in (socket.AF_INET, socket.AF_INET6)
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                found.add(os.readlink(f"/proc/self/fd/{name}"))
             sock.detach()
-    return count
+    return found
+
+
+def shared_with_a_child(sockets: set[str]) -> set[str]:
+    """Those of ``sockets`` of which a forked child has a descriptor."""
+    return sockets & set(in_child(lambda: sorted(sockets_of_internet())))
 
 
 def open_files_below(directory: Path) -> list[str]:
