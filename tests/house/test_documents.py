@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from house.test_imports import MAY_IMPORT
 from support.tree import ROOT, library_folders, library_modules, syntax_tree, tree_files
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -180,15 +181,93 @@ def test_the_picture_of_the_rooms_shows_the_tables_as_they_are() -> None:
     assert (ROOT / "docs" / "packages.svg").read_text(encoding="utf-8") == drawn, "run scripts/draw_rooms.py"
 
 
-ADD_STEPS = 16
+ARCHITECTURE = "docs/architecture.md"
+
+STEPS = {
+    "The life of an add to a log": 10,
+    "A roll": 5,
+    "A takeover": 7,
+    "Healing": 5,
+    "A truncation": 5,
+    "When the leader loses its term": 9,
+    "The life of an add to a ledger": 16,
+    "The life of a followed entry of a ledger": 4,
+    "The life of a followed entry of a log": 12,
+    "Where TLS bytes become frames": 7,
+}
+"""The sections of docs/architecture.md that follow something through the code, and how many steps each has."""
+
+SAYS_NO_CODE = re.compile(r"the same|a chain cannot be sealed|as for a roll\..*|healing: as for a takeover")
+"""What a cell on chains may say instead of naming code: it is named in the cell before, or in a row above."""
 
 
-def test_each_step_of_an_add_names_the_code_that_does_it() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = page.partition("## The life of one add\n")[2].partition("\n## ")[0]
-    rows = [line for line in table.splitlines() if re.match(r"\| \d+ \|", line)]
-    assert len(rows) == ADD_STEPS
-    assert [row for row in rows if not any(match["name"] for match in CODE_NAME.finditer(row.split("|")[-2]))] == []
+def steps_of(page: str, title: str) -> list[dict[str, str]]:
+    """The rows of the tables of code in a section of a page: each cell by the title of its column."""
+    section = re.split(r"^#{2,3} ", page.partition(f"# {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    steps: list[dict[str, str]] = []
+    titles: list[str] | None = None
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else None
+        if cells is None or titles is None:
+            titles = cells
+        elif "code" in titles and not set("".join(cells)) <= {"-"}:
+            steps.append(dict(zip(titles, cells, strict=True)))
+    return steps
+
+
+def names_code(cell: str) -> bool:
+    """Whether it names a function, a class or a method of a file."""
+    return any(match["name"] for match in CODE_NAME.finditer(cell))
+
+
+def steps_without_code(page: str, title: str) -> list[dict[str, str]]:
+    return [
+        step
+        for step in steps_of(page, title)
+        if not names_code(step["code"])
+        or not (names_code(step.get("in a chain", step["code"])) or SAYS_NO_CODE.match(step["in a chain"]))
+    ]
+
+
+@pytest.mark.parametrize(("title", "count"), STEPS.items())
+def test_each_step_through_the_code_names_the_code_that_does_it(title: str, count: int) -> None:
+    page = (ROOT / ARCHITECTURE).read_text(encoding="utf-8")
+    assert len(steps_of(page, title)) == count
+    assert steps_without_code(page, title) == []
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| 1 | adds | `client/write/writer.py` | the same |",
+        "| 1 | adds | `cli/output.py: say` | later |",
+        "| 1 | | | |",
+    ],
+)
+def test_a_step_that_names_no_code_is_noticed(row: str) -> None:
+    page = f"### A roll\n\n| | what happens | code | in a chain |\n|---|---|---|---|\n{row}\n\n## More\n"
+    assert len(steps_without_code(page, "A roll")) == 1
+
+
+def test_both_sides_of_a_lease_stand_on_one_page() -> None:
+    page = (ROOT / ARCHITECTURE).read_text(encoding="utf-8")
+    rows = re.search(
+        r"^## Where a lease expires\n.*?^\| \*\*expires\*\* \|(.+)\|(.+)\|$", page, re.MULTILINE | re.DOTALL
+    )
+    assert rows is not None
+    assert names_code(rows[1])
+    assert names_code(rows[2])
+
+
+def import_table(page: str) -> dict[str, frozenset[str]]:
+    """Each folder in the table of packages, and what its last column says that it may import."""
+    table = page.partition("| folder | import name |")[2].partition("\n\n")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
+    return {Path(row[0].strip(" `")).name: frozenset(re.findall(r"`(\w+)`", row[-1])) for row in rows}
+
+
+def test_the_table_of_imports_is_that_of_the_tests() -> None:
+    assert import_table((ROOT / ARCHITECTURE).read_text(encoding="utf-8")) == MAY_IMPORT
 
 
 @cache
