@@ -270,6 +270,39 @@ def test_the_table_of_imports_is_that_of_the_tests() -> None:
     assert import_table((ROOT / ARCHITECTURE).read_text(encoding="utf-8")) == MAY_IMPORT
 
 
+def glossary_rows(page: str) -> list[tuple[list[str], str]]:
+    """The rows of a glossary: the words that each defines, and the code that it names."""
+    rows = [line.strip("|").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    return [(cells[0].strip().split(", "), cells[-1]) for cells in rows if cells[0].strip() != "word"]
+
+
+def glossary_faults(page: str) -> list[str]:
+    """The words with two rows or with a meaning in brackets, and those whose row names no code."""
+    rows = glossary_rows(page)
+    words = [word.lower() for row, _ in rows for word in row]
+    twice = [word for word in words if words.count(word) > 1 or "(" in word]
+    return twice + [row[0] for row, code in rows if CODE_NAME.search(code) is None]
+
+
+def test_the_glossary_has_one_row_a_word_and_each_names_its_code() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    assert len(glossary_rows(page)) > 150
+    assert glossary_faults(page) == []
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "| run | adds | `cli/output.py` |\n| run | entries | `cli/output.py` |",
+        "| E, run | adds | `cli/output.py` |\n| Run | entries | `cli/output.py` |",
+        "| run (index) | entries | `cli/output.py` |",
+        "| run | adds | nowhere |",
+    ],
+)
+def test_a_word_with_two_meanings_or_without_code_is_noticed(rows: str) -> None:
+    assert glossary_faults(f"| word | meaning | code |\n|---|---|---|\n{rows}\n") != []
+
+
 @cache
 def messages() -> str:
     """Every text of the library, a message a line; what it fills in is left out."""

@@ -117,7 +117,7 @@ CANARIES: dict[str, Canary] = {
     "repair-reseals": Canary("copies are sealed again with a newer LAC", "C6", repair.seals_copies_again),
     "repair-blind-write": Canary("a bookie names itself whatever the metadata have become", "C5",
                                  repair.names_on_any_version),
-    "repair-open-fragment": Canary("a bookie takes a place in the last fragment of an open ledger", "C2",
+    "repair-open-fragment": Canary("a bookie takes a slot in the last fragment of an open ledger", "C2",
                                    repair.repairs_open_fragments),
     "repair-doubt-ends-early": Canary("doubt ends for the last fragment of an open ledger", "D3",
                                       repair.doubt_ends_for_open_fragments),

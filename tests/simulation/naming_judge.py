@@ -24,7 +24,7 @@ _IDS_AT = 8
 
 
 class Naming(NamedTuple):
-    """A bookie has taken a place in a settled range, which should hold these entries."""
+    """A bookie has taken a slot in a settled range, which should hold these entries."""
 
     bookie_id: BookieId
     entry_ids: list[int]
@@ -61,7 +61,7 @@ class NamingJudge:
             self.check_member(after.ledger_id, bookie_id, entry_ids)
 
     def check_member(self, ledger_id: LedgerId, bookie_id: BookieId, entry_ids: list[int]) -> None:
-        """Check that a bookie which has taken a place has these entries on its disk. Raises :class:`Violation`."""
+        """Check that a bookie which has taken a slot has these entries on its disk. Raises :class:`Violation`."""
         self._world.trace.count("repair: bookie took a place")
         machine = next((one for one in self._world.machines if bookie_id in one.ids), None)
         # Machines of the fault budget may have lost copies since.

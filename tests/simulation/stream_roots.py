@@ -35,7 +35,7 @@ class Extent(NamedTuple):
 
 
 class NamedMember(NamedTuple):
-    """A bookie has taken a place in a settled fragment."""
+    """A bookie has taken a slot in a settled fragment."""
 
     bookie_id: BookieId
     places: list[int]
