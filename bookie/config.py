@@ -75,7 +75,7 @@ def _integer(low: int, high: int) -> _Parse:
 
 
 def _none_or(low: int) -> _Parse:
-    """Either 0, or at least so much: less would let a single large request block its client for long."""
+    """Either 0, or at least this: less would let a single large request block its client for long."""
     parse_integer = _integer(0, 2**40)
 
     def parse(value: Any) -> int:

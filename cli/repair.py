@@ -325,7 +325,7 @@ async def accept_loss(
 ) -> int:
     """End a ledger or a stream that cannot be recovered.
 
-    The ledger is closed, a stream is laid to rest.
+    The ledger is closed, a stream is put at rest.
 
     Acknowledged entries may be lost. The bookies given with --without count as if they had denied every entry of which
     they cannot tell. They must be retired or in doubt; a bookie in doubt is asked for what it still has. Of a

@@ -244,7 +244,7 @@ class Client(LogFace, Closable):
         ``sync``: with ``"deferred"`` an add returns when ``ack_quorum`` bookies have the entry in memory and on its way
         to disk, and ``await ledger.force()`` returns when everything added so far is on disk (rule W10). Readers see
         entries once they are forced. The writer forces by itself, too: after ``force_interval_seconds``, when
-        half of ``unforced_bytes_max`` bytes are not forced, and before it closes the ledger. If the writer and so many
+        half of ``unforced_bytes_max`` bytes are not forced, and before it closes the ledger. If the writer and Qa
         bookies fail at the same time, what was not forced may be lost; nothing else is.
 
         ``full_copies``: an add returns with ``ack_quorum`` copies whatever it says. With ``"recorded"`` the metadata

@@ -62,7 +62,7 @@ class ClientCounts:
         self.cursor_stores_failed += 1
 
     def clocks_read(self, ahead_ms: int) -> None:
-        """This client's clock was found to be ahead of the metadata store's by so much."""
+        """This client's clock was found to be ahead of the metadata store's by ``ahead_ms``."""
         self.clock_ahead_seconds = ahead_ms / 1000
 
     def snapshot(self, metadata_seconds: Mapping[str, Histogram]) -> dict[str, Any]:

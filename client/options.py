@@ -71,8 +71,8 @@ class ClientOptions:
     frame_interval_seconds: float = 0.0
     """Shortest time between a frame with several adds and the next frame with few. 0: adds wait for each other only
     while a frame is under way, and in a flow of adds until 2 ms after the frame before. At steady rates, more than
-    that, as 0.004, saves processor time of the client and of the bookies; an add waits up to so much longer (decision
-    017). A caller that adds one entry after another is never held back."""
+    that, as 0.004, saves processor time of the client and of the bookies; an add waits at most this time longer
+    (decision 017). A caller that adds one entry after another is never held back."""
 
     retained_bytes_max: int = 8 * _MIB
     """Sealed bytes of acknowledged entries that a writer keeps for bookies that have not confirmed them yet, so that a
@@ -151,7 +151,7 @@ class ClientOptions:
 
     lease_seconds: float = 10.0
     """How long the lock of a log's leader outlives a client that died or lost the metadata store: a standby takes over
-    so much later at most. ZooKeeper grants at least two, at most twenty of its ticks."""
+    at most this time later. ZooKeeper grants at least two, at most twenty of its ticks."""
 
     log_segment_bytes: int = 1024 * _MIB
     """Payload bytes after which the leader of a log begins a new segment. Retention drops whole segments: smaller ones

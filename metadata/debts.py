@@ -1,10 +1,10 @@
 """What a ledger promises about all Qw copies of its entries, and what it owes. Pure.
 
-An add is acknowledged when Qa bookies have the entry. Of a ledger that keeps books of its copies, every settled
+An add is acknowledged when Qa bookies have the entry. Of a ledger with full copies, every settled
 fragment (an earlier one, or the last one once its end is written) says in its *debt* which of its entries may have
 fewer than Qw copies (rule I9). Repair copies them and clears the debt.
 
-A settled fragment without a debt of its own, in a ledger that keeps books, owes all of its entries: the client that
+A settled fragment without a debt of its own, in a ledger with full copies, owes all of its entries: the client that
 ended it runs a version that knows no debts. Such a version keeps the debts that it finds, because it writes back the
 fields that it does not know.
 """

@@ -40,9 +40,9 @@ doubt then never takes the entry of a later leader for its own (rule P6), and no
 place (rule T1)."""
 
 RESTORED_TERMS_SKIPPED_MORE_MAX: Final = 2**26
-"""For each second since the dump one term more, for the same reason as with ids, up to so many: two years. A log has a
-new term a minute at most, but for the moments in which clients take it over from each other. A stream has four times as
-many terms, and a clock that is far ahead must not use them up."""
+"""For each second since the dump one term more, for the same reason as with ids, up to this number: two years. A log
+has a new term a minute at most, but for the moments in which clients take it over from each other. A stream has four
+times as many terms, and a clock that is far ahead must not use them up."""
 
 
 class ClusterFacts(NamedTuple):

@@ -289,7 +289,7 @@ class LeaseKeeper:
             if version is not None:
                 break
             # Another handle holds it, what was to be unchanged is not, or our session has ended without our knowing: a
-            # renewal tells.
+            # renewal shows which.
             await self.renew()
             if session == self._session:
                 return None

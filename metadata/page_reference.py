@@ -148,7 +148,7 @@ def _page_problem(page: PageReference) -> str | None:
         (max(offset_of(page.first_entry_id), offset_of(page.last_entry_id)) > OFFSET_MAX, "has an id that is no place"),
         (not 0 <= page.first_position <= ID_MAX, "has a position that is out of range"),
         (not 0 <= page.length_before <= page.length_after, "has a length that is out of range"),
-        (page.opened_at_ms < 0, "was begun before all times"),
+        (page.opened_at_ms < 0, "has a negative start time"),
         (page.first_position == 0 and not begins_stream, "has something before position 0"),
     )
     return next((problem for applies, problem in problems if applies), None)

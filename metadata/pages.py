@@ -97,7 +97,7 @@ def page_document(ledger_id: LedgerId, page: PageReference) -> str:
 
 
 class PageName(NamedTuple):
-    """What the name of a page's document tells."""
+    """The parts of the name of a page's document."""
 
     ledger_id: LedgerId
     revision: int

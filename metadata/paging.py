@@ -255,7 +255,7 @@ async def truncate_stream(
 
 
 async def delete_stream(store: MetadataStore, ledger_id: LedgerId) -> None:
-    """Delete a stream: its root, then its pages (rule U8). Who reads on in it finds that it does not exist.
+    """Delete a stream: its root, then its pages (rule U8). Later reads raise :class:`NoSuchLedgerError`.
 
     Raises :class:`NoSuchLedgerError`; pages that a client left behind which died in the middle are deleted before.
     """

@@ -9,8 +9,8 @@ Every driver guarantees:
   A decision that destroys data on the strength of an absence uses :meth:`MetadataStore.confirm_absent`, which is never
   stale.
 * :class:`MetadataUnavailableError` means that the store gave no answer. A requested change may have happened; the
-  error's ``may_have_happened`` tells. A driver that can lose the answer to a change checks whether the change was made
-  before it reports a conflict: the value it wanted, with the writer token it wrote, is its own write.
+  error's ``may_have_happened`` says which. A driver that can lose the answer to a change checks whether the change was
+  made before it reports a conflict: the value it wanted, with the writer token it wrote, is its own write.
 * Every method raises :class:`ClientClosedError` once :meth:`MetadataStore.close` has begun, and :class:`MetadataError`
   when a stored value cannot be understood (the error names it).
 * Registrations and locks belong to one lease per handle. The handle renews it in the background while its event loop

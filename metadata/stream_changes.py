@@ -419,7 +419,7 @@ def _not_recovered(current: StreamMetadata, base: StreamFragment) -> Refuse | No
 
 def _opened_by(current: StreamMetadata, after: int, owner: str) -> bool:
     """Whether the client has opened the current term, and that is above ``after``. Not every number is given to a
-    term (:attr:`StreamMetadata.terms_skipped`), so only the owner tells."""
+    term (:attr:`StreamMetadata.terms_skipped`), so only the owner shows it."""
     return current.state is StreamState.OPEN and current.term > after and current.owner == owner
 
 
@@ -448,7 +448,7 @@ def _term_over(current: StreamMetadata, term: int) -> Refuse:
     if current.term > term:
         what = f"term {current.term} has been opened"
     elif current.state is StreamState.AT_REST:
-        what = f"the stream was laid to rest with the end {current.last_entry_id}"
+        what = f"the stream was put at rest with the end {current.last_entry_id}"
     else:
         what = f"the stream is being taken over by {who_fenced(current).removesuffix(',')}"
     # The metadata change did not happen; whether adds did is for the writer to say (rule W6).

@@ -43,7 +43,7 @@ class StreamFragment:
     key: int = 0
     """Index in the keys of the stream. Never falls from one fragment to the next."""
     length_before: int = 0
-    """Total of the payload bytes at all positions before the first one, also of those that were truncated."""
+    """Total of the payload bytes at all positions before the first one, truncated ones included."""
     opened_at_ms: int
     """When it was begun, in milliseconds of the metadata store's clock. Never falls from one fragment to the next."""
     leader_term: int = 0

@@ -258,7 +258,7 @@ class StreamMetadata:
         last = next((fragment for fragment in reversed(self.fragments) if fragment.term == term), None)
         if last is not None:
             return self.last_place_of(last)
-        # The first page from the end that does not lie above the term altogether tells, or has what tells.
+        # The first page from the end that does not lie above the term altogether has the answer, or names what has it.
         before = next((page for page in reversed(self.pages) if page.lowest_term <= term), None)
         if before is not None and before.highest_term >= term:
             return before.last_entry_id if before.highest_term == term else None
@@ -270,7 +270,7 @@ class StreamMetadata:
     def stop_of_leader(self, first_term: int) -> int | None:
         """The position after the last one of the client whose first term was ``first_term``: nothing that it adds can
         come there any more. None while no other client has opened a term after it, and when truncation has left nothing
-        that tells."""
+        that has it."""
         for at, fragment in enumerate(self.fragments):
             if fragment.first_term > first_term:
                 is_known = at > 0 or fragment.first_position == 0
@@ -429,8 +429,9 @@ class StreamMetadata:
         return replace(self, fragments=(*self.fragments[:at], repaired, *self.fragments[at + 1 :]))
 
     def restored(self, terms_skipped: int) -> Self:
-        """The same stream, read from a dump: its next term leaves out at least so many terms, which may have been
-        opened after the dump (rule T1). Without that, a bookie could hold the entries of two writers at one place."""
+        """The same stream, read from a dump: its next term leaves out at least this number of terms, which may have
+        been opened after the dump (rule T1). Without that, a bookie could hold the entries of two writers at one
+        place."""
         skipped = min(self.terms_skipped + terms_skipped, TERM_MAX - self.term)
         return replace(self, terms_skipped=skipped)
 

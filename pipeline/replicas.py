@@ -126,7 +126,7 @@ def _problem(entry_id: int, replica: Replica, mismatched: set[int]) -> Problem:
 
 
 def _sorted_out(replica: Replica, verify: Verify) -> tuple[dict[int, bytes], set[int]]:
-    """The copies that verify, and the ids in the headers of those that do not."""
+    """The copies that verify, and the ids in the headers of the others."""
     intact: dict[int, bytes] = {}
     mismatched: set[int] = set()
     for sealed in replica.sealed:

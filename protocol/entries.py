@@ -411,7 +411,7 @@ def _verify_each(ledger_id: LedgerId, entries: Sequence[bytes], sizes: list[int]
         raise ProtocolError(f"ledger {ledger_id}: entry id {last} is over {ID_MAX}")
     lac_plus_one = max(lacs)
     # A writer acknowledges in order, so an entry's LAC is below its own id. Ids increase, so mostly the first
-    # one tells.
+    # one shows it.
     if lac_plus_one > first and any(map(int.__gt__, lacs, entry_ids)):
         raise ProtocolError(f"ledger {ledger_id}: an entry whose last add confirmed is not below its own id")
     return SealedBatch(ids, lac_plus_one, sizes, data)

@@ -32,8 +32,8 @@ PAYLOAD_STOP = -CHECKSUM.size
 """Where the payload stands in the bytes of one entry of :class:`EntryColumns`."""
 
 HEAD_WORDS = 6
-"""The header is so many 64-bit words: format, digest, flags and payload length in one; ledger id; entry id; last add
-confirmed plus one; length; time of sealing."""
+"""The header is this number of 64-bit words: format, digest, flags and payload length in one; ledger id; entry id; last
+add confirmed plus one; length; time of sealing."""
 
 _HEAD = itemgetter(slice(0, 8 * HEAD_WORDS))
 

@@ -34,7 +34,7 @@ def optional(inner: Check) -> Check:
 
 
 def text(characters_max: int) -> Check:
-    """A text of at most so many characters."""
+    """A text of at most ``characters_max`` characters."""
 
     def check(value: Any) -> str:
         if type(value) is not str or len(value) > characters_max:
@@ -45,7 +45,7 @@ def text(characters_max: int) -> Check:
 
 
 def binary(bytes_max: int) -> Check:
-    """At most so many bytes."""
+    """At most ``bytes_max`` bytes."""
 
     def check(value: Any) -> bytes:
         if type(value) is not bytes or len(value) > bytes_max:

@@ -348,8 +348,8 @@ class Force(Request):
 
 @_message(Op.FORCE)
 class Forced(Reply):
-    """Every id named that this process has answered an add of is durable. It tells nothing of those that the process
-    before it has answered: the client compares the ``boot_id`` of the hellos (rule W10)."""
+    """Every id named that this process has answered an add of is durable. It says nothing about entries that the
+    process before it has answered: the client compares the ``boot_id`` of the hellos (rule W10)."""
 
 
 @_message(Op.LIST_ENTRIES, _ID, _ID, _ID)

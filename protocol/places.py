@@ -32,7 +32,7 @@ def offset_of(entry_id: int) -> int:
 
 def term_of_lac(last_add_confirmed_plus_one: int) -> int:
     """The term that a LAC is about. Before its first acknowledgement a term has the LAC ``place(term, 0) - 1``, which
-    as a place would be one of the term before: only the id above it tells."""
+    as a place would be one of the term before: only the id above it shows the term."""
     return last_add_confirmed_plus_one >> OFFSET_BITS
 
 

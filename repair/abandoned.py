@@ -5,7 +5,7 @@ the last fragment is leaving; the metadata have not changed for ``open_seconds``
 such a member within seconds (rule O2); a spare bookie was there for it to do so; and no more than Qw - Qa + 1 members
 of some write set are left, so that one more loss would make the end of the ledger unknowable.
 
-A stream is laid to rest: its term gets its end, and any client may open the next one. Of its metadata only the term,
+A stream is put at rest: its term gets its end, and any client may open the next one. Of its metadata only the term,
 its state and the last fragment count: truncation, paging out and repair of older fragments are no work of a writer.
 """
 

@@ -1,4 +1,4 @@
-"""Closes a ledger whose end cannot be known, at the word of an operator (rule O4). A stream is laid to rest.
+"""Closes a ledger whose end cannot be known, at the word of an operator (rule O4). A stream is put at rest.
 
 Recovery stops when Qa or more members of a write set cannot tell whether they had an entry. If those members are gone
 for good, no waiting helps: the bookies that had the entry will never say so. An operator may then count bookies
@@ -96,7 +96,7 @@ class BlockedRecovery:
     async def accept(
         self, without: Sequence[BookieId], *, reason: str, now_ms: int, ended: bool = False
     ) -> EitherMetadata:
-        """Close the ledger without these bookies, or lay the stream to rest without them, and record it. Raises
+        """Close the ledger without these bookies, or put the stream at rest without them, and record it. Raises
         :class:`LedgerRecoveryError` when other bookies are needed, too."""
         metadata = (await self._store.read_either(self._ledger_id)).value
         retired = await self._check_given_up(metadata, without, ended=ended)

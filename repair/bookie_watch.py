@@ -73,7 +73,7 @@ class BookieWatch:
         self.states = RepairStates()
         self.registrations: Mapping[BookieId, BookieRegistration] = {}
         self.racks: dict[BookieId, str] = {}
-        """Racks of all bookies seen so far, also of those that have gone."""
+        """Racks of all bookies seen so far, gone ones included."""
 
     async def observe(self) -> Seen:
         """Look at the bookies and write what has changed. Raises :class:`MetadataUnavailableError`."""

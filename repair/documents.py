@@ -277,7 +277,7 @@ def decode_summary(value: bytes) -> Summary:
 
 
 def encode_blocked(blocked: Iterable[Blocked]) -> bytes:
-    """The stored form. What there is no room for is left out."""
+    """The stored form. What finds no room is left out."""
     fields = map(_blocked_fields, islice(blocked, BLOCKED_MAX))
     return encode_object({"blocked": _within(fields, LIST_BYTES_MAX)}, format_number=FORMAT)
 

@@ -9,7 +9,7 @@ from octavo.protocol.adaptive_rate import AdaptiveRate
 from octavo.protocol.giving_way import GivingWay
 
 ADVANCE_SECONDS: Final = 0.25
-"""So many seconds' worth of bytes may be copied at once after a pause."""
+"""After a pause, the bytes of this number of seconds may be copied at once."""
 
 PIECES_PER_SECOND: Final = 32
 """Copies come in pieces of this part of a second's bytes: an add waits for a whole piece to be read, verified or
@@ -34,7 +34,8 @@ class Pace:
         return min(max(PIECE_BYTES_MIN, self._rate.per_second // PIECES_PER_SECOND), PIECE_BYTES_MAX)
 
     async def take(self, size_bytes: int, *, urgent: bool = False) -> None:
-        """Wait until so many bytes may be copied. ``urgent``: one live copy is left, and nothing is waited for."""
+        """Wait until this number of bytes may be copied. ``urgent``: one live copy is left, and nothing is waited
+        for."""
         loop = asyncio.get_running_loop()
         while (pause_seconds := self._giving_way.look(loop.time())) and not urgent:  # noqa: ASYNC110
             await asyncio.sleep(pause_seconds)
@@ -46,7 +47,8 @@ class Pace:
 
 
 class ByteLimit:
-    """Admits work on so many bytes at a time, in the order of arrival. A piece that is larger is admitted alone."""
+    """Admits work on a limited number of bytes at a time, in the order of arrival. A piece that is larger is admitted
+    alone."""
 
     def __init__(self, bytes_max: Callable[[], int]) -> None:
         """``bytes_max`` is asked at each decision; what it says may change. Pieces that are admitted already stay."""

@@ -43,7 +43,7 @@ class Progress:
         self._history.append((now, size_bytes - before_bytes, 0))
 
     def ended(self, jobs: int, now: float) -> None:
-        """So many jobs have ended."""
+        """``jobs`` jobs have ended."""
         self._history.append((now, 0, jobs))
 
     def rates(self, now: float) -> tuple[float, float]:

@@ -28,7 +28,7 @@ FORMAT: Final = 1
 _COUNTED: Final = frozenset({Condition.MISSING, Condition.HELD})
 
 _SHARE: Final = 16
-"""So many times during the shortest wait the count is stored, if nothing else changes."""
+"""How often the count is stored during the shortest wait, if nothing else changes."""
 
 _NOTED_MS_MIN: Final = 1000
 """It is not stored more often."""

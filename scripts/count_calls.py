@@ -36,14 +36,14 @@ IN_FLIGHT = 500
 
 
 class Load(NamedTuple):
-    """Adds of payloads of ``size`` bytes, so many at a time."""
+    """Adds of payloads of ``size`` bytes, ``in_flight`` at a time."""
 
     name: str
     size: int
     in_flight: int
 
     async def run(self, ledger: LedgerWriter | LogWriter, adds: int) -> None:
-        """Add so many entries."""
+        """Add this number of entries."""
         payload = bytes(self.size)
         for _ in range(adds // self.in_flight):
             if self.in_flight == 1:

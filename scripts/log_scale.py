@@ -60,7 +60,8 @@ async def timed(step: Callable[[], Awaitable[Any]], times: int) -> float:
 
 
 async def write_segments(uri: str, name: str, count: int) -> dict[str, int]:
-    """Give a new log so many closed segments of ten entries, in pages and list as its leader would leave them."""
+    """Give a new log this number of closed segments of ten entries, in pages and list as its leader would leave
+    them."""
     async with await open_metadata_store(uri) as store:
         found = await store.read_document(list_document(name))
         assert found is not None
@@ -84,7 +85,7 @@ async def measure_segments(uri: str, arguments: argparse.Namespace) -> dict[str,
 
 
 async def measure_segments_of(uri: str, count: int) -> dict[str, Any]:
-    """What opening, seeking, leading, adding and rolling take in a log of so many segments."""
+    """What opening, seeking, leading, adding and rolling take in a log of ``count`` segments."""
     name = f"segments/{count}"
     async with octavo.connect(uri) as client:
         await (await client.create_log(name, layout="chain")).close()

@@ -259,7 +259,7 @@ class Bench:
         return name
 
     async def _lengthen(self, ledger_id: LedgerId) -> None:
-        """Put fragments before the last one of a stream at rest, as if there had been so many rolls before."""
+        """Put fragments before the last one of a stream at rest, as if there had been a roll for each before."""
         left = self._arguments.fragments
         offset = 0
         while left:

@@ -30,7 +30,7 @@ RERUN_DELAY_SECONDS = 10  # for what held up the machine to pass
 
 # The tests of these folders mostly wait: for processes, ZooKeeper or Spark. Those of all other folders compute.
 WAITING = ("pipeline", "processes", "zookeeper", "security")
-# Of those that compute, the folders with the longest files. One that begins last would end alone.
+# Of the files that compute, the folders with the longest. One that begins last would end alone.
 LONG = ("crash", "simulation", "model")
 
 # No deadlines: machines that run tests share their processors. Fixed examples: a run must not fail by chance.

@@ -60,7 +60,7 @@ class Administration:
     save_read_only: Callable[[str | None], Awaitable[None]]
     """Keeps the operator's switch over restarts. Raises OSError."""
     set_log_level: Callable[[str, float], None]
-    """Changes the level of the log for so many seconds."""
+    """Changes the level of the log for a number of seconds."""
     log_level: Callable[[], str]
     """The level in force."""
     describe: Callable[[], Mapping[str, Any]]

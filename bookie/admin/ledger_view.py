@@ -125,9 +125,9 @@ _WITHHELD = ("entries", "last_entry_id", "first_position", "last_position", "len
 
 
 def as_seen(facts: dict[str, Any], sight: Sight) -> dict[str, Any]:
-    """The facts of :func:`summary` or :func:`show` for someone who sees so much: where ``withheld`` is true, what tells
-    which entries there are is null, and so is what the ledger's users wrote (rule S6). State, quorums and bookies are
-    seen by everyone: who watches over bookies needs them."""
+    """The facts of :func:`summary` or :func:`show` for a caller with this sight: where ``withheld`` is true, the facts
+    that tell which entries exist are null, and so is what the ledger's users wrote (rule S6). State, quorums and
+    bookies are seen by everyone: who watches over bookies needs them."""
     withheld = sight is Sight.NONE or (sight is Sight.NOT_PRIVATE and facts["private"])
     if not withheld:
         return {**facts, "withheld": False}

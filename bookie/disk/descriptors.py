@@ -124,6 +124,6 @@ def raise_limit_of_files() -> int:
 
 
 def connections_within(limit: int, wanted: int) -> int:
-    """How many connections a bookie may serve with so many descriptors, of the ``wanted`` ones. A further fourth may be
-    in their TLS handshake."""
+    """How many of the ``wanted`` connections a bookie may serve with this number of descriptors. A further fourth may
+    be in their TLS handshake."""
     return max(min(wanted, (limit - DESCRIPTORS_FOR_FILES) * 4 // 5), 1)

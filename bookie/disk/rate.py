@@ -26,7 +26,7 @@ class RateLimiter:
         self._paused_until = asyncio.get_running_loop().time() + seconds
 
     def change_rate(self, bytes_per_second: float) -> None:
-        """Let so many bytes per second through from the next piece on."""
+        """Let ``bytes_per_second`` through from the next piece on."""
         assert bytes_per_second > 0
         self._bytes_per_second = bytes_per_second
 

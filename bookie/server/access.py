@@ -6,7 +6,7 @@ key. Until then only PING and AUTHENTICATE are served. From then on each request
 principal's roles give (:mod:`octavo.security.roles`).
 
 When a principal is changed, disabled or removed, its connections end. Requests that were answered stay answered; the
-writer learns of those that were not as of every lost connection.
+writer learns which were not, as with every lost connection.
 """
 
 import hmac

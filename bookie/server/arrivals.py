@@ -5,11 +5,11 @@ changes from plain to TLS by rolling restarts: ``off``, ``optional``, ``required
 is handed to its protocol, and nothing of this module stays between a plain connection and the event loop.
 
 A handshake costs the bookie about a millisecond, and memory until it is complete. So handshakes begin at a limited
-rate, and only so many are incomplete at a time. A connection over these limits waits: the bookie does not read its
-socket. An incomplete handshake that has taken half a second gives way to one that waits. Each connection must be ready
-within ``handshake_seconds`` in any case. The handshakes of different addresses begin in turn, and no address may have
-more than ``connections_per_address_max`` connections that are not ready: one that opens very many delays itself. All
-that are not ready have a share of the places, and the oldest makes way when it is used up (rule B12).
+rate, and only a limited number is incomplete at a time. A connection over these limits waits: the bookie does not read
+its socket. An incomplete handshake that has taken half a second gives way to one that waits. Each connection must be
+ready within ``handshake_seconds`` in any case. The handshakes of different addresses begin in turn, and no address may
+have more than ``connections_per_address_max`` connections that are not ready: one that opens very many delays itself.
+All that are not ready have a share of the places, and the oldest makes way when it is used up (rule B12).
 """
 
 import asyncio

@@ -32,7 +32,7 @@ FRAMES_PER_TURN_MAX: Final = 256
 client sends in a turn, unless it sends as fast as it can."""
 
 HELD_REQUESTS_MAX: Final = 4096
-"""Requests of one client that wait for the metadata store: the first requests of so many ledgers at once."""
+"""Requests of one client that wait for the metadata store: the first requests of this many ledgers at once."""
 
 HELD_SHARE: Final = 8
 """A client's held requests have an eighth of the memory for requests that wait: where one client had all of it, the
@@ -120,7 +120,7 @@ class Client:
     def take_frame(self) -> None:
         """A frame is served. After the last one of a turn the client :attr:`rests` until the next turn.
 
-        The count begins again only then: a client that never sends so many frames at once costs a subtraction each.
+        The count begins again only then: a client that never sends that many frames at once costs a subtraction each.
         """
         self._frames_left -= 1
         if not self._frames_left:
@@ -145,7 +145,7 @@ class Client:
         self.connections = dict.fromkeys(order[at:] + order[:at])
 
     def charge(self, frame_bytes: int) -> None:
-        """A frame of so many bytes has arrived. It is served; what comes after it may wait."""
+        """A frame of this size has arrived. It is served; what comes after it may wait."""
         now = self._loop.time()
         wait = self._bytes.take(frame_bytes, now) if self._bytes is not None else 0.0
         if self._requests is not None:

@@ -60,7 +60,7 @@ class RepairReads:
                     await asyncio.wait_for(self._idle.wait(), PATIENCE_SECONDS)
 
     def count(self, size: int) -> None:
-        """A repair's read has returned so many bytes; they delay the next one."""
+        """A repair's read has returned this number of bytes; they delay the next one."""
         self.reads += 1
         self.bytes_read += size
         self._limiter.charge(size)

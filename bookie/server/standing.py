@@ -61,7 +61,7 @@ class Standing:
         """The bookie has just compared itself with the metadata, and is not registered yet: it is alone."""
         self._clock = clock
         self.sure_until = clock()
-        """Before this time the bookie is sure. After it :meth:`is_sure` tells; the registration is renewed without
+        """Before this time the bookie is sure. After it :meth:`is_sure` decides; the registration is renewed without
         telling this object."""
         self._registration: Registration | None = None
         self._over = False

@@ -20,7 +20,7 @@ class Stranger(Protocol):
 
 
 class Strangers:
-    """The strangers of a bookie with so many places for connections. Pure."""
+    """The strangers of a bookie with this number of places for connections. Pure."""
 
     def __init__(self, connections_max: int) -> None:
         self._places = max(connections_max // STRANGERS_SHARE, 1)

@@ -49,7 +49,7 @@ _WRITE_BUFFERS = 512
 _YIELD_LEDGERS = 128
 _RUN_WORK = 64
 _YIELD_WORK = 16_384
-"""A run costs as much work as so many of its entries; after so much work the loop gets its turn."""
+"""An index run costs as much work as ``_RUN_WORK`` of its entries; after ``_YIELD_WORK`` the loop gets its turn."""
 
 
 class Frozen(NamedTuple):

@@ -113,7 +113,7 @@ class LogStream:
             self._rolled.remove(writer)
 
     async def close(self) -> None:
-        """Close all of them. Totals are kept of those that the manifest counts whole."""
+        """Close all of them. Totals are kept of the logs that the manifest counts whole."""
         writers = self.unfinished
         self._rolled, self._writer = [], None
         for writer in writers:

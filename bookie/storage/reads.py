@@ -32,7 +32,7 @@ _IDENTITY = struct.Struct(">8xQQ")
 """Ledger id and entry id in the header of a sealed entry."""
 
 _SPARSE = 16
-"""Where fewer than one in so many of a stretch's bytes are wanted, they are read one by one."""
+"""Where a smaller share than one in this number of a stretch's bytes is wanted, they are read one by one."""
 
 _REPORTED_MAX = 10_000
 """Damaged places remembered, so that each is logged once."""
@@ -271,7 +271,7 @@ class EntryReader:
         return verified
 
     def report(self, log_id: int, offset: int, count: int, what: str) -> bool:
-        """Count damage of so many entries, and log it, the first time that it is met at this place. Whether it was."""
+        """Count and log damage once per location; returns whether it was new."""
         place = (self._logs.path(log_id), offset)
         if place in self._reported or len(self._reported) >= _REPORTED_MAX:
             return False

@@ -56,7 +56,7 @@ class Shortage(NamedTuple):
     free_bytes: int
     """Of the short disk that has least."""
     wanted_bytes: int
-    """With so much free the disk is not short any more."""
+    """With this share free the disk is not short any more."""
 
 
 NO_SHORTAGE: Final = Shortage(0, 0)

@@ -28,7 +28,8 @@ INTERRUPTED_SECONDS = 10.0
 
 @dataclass(slots=True)
 class AppendReport:
-    """What one command has appended so far, and tells of it: acknowledged entries, which have consecutive positions."""
+    """The entries that one command has appended and reported so far: acknowledged entries, which have consecutive
+    positions."""
 
     name: str
     """The log's."""
@@ -170,7 +171,7 @@ async def append_lines(
             progress(file_bytes)
     except OctavoError as error:
         outcomes = await finish(asyncio.gather(*adding, return_exceptions=True))
-        # Of several failures with one reason, the one that tells of an add in doubt counts.
+        # Of several failures with one reason, the one about an add in doubt counts.
         in_doubt = (one for one in outcomes if isinstance(one, OctavoError) and one.may_have_happened)
         raise next(in_doubt, error) from None
     finally:

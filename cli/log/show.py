@@ -48,7 +48,7 @@ def retention_as_json(retention: "Retention") -> dict[str, Any]:
 
 
 def status_as_json(status: "LogStatus") -> dict[str, Any]:
-    """Everything that ``show`` tells."""
+    """Everything that ``show`` prints."""
     return {
         "name": status.name,
         "log_id": status.log_id,

@@ -18,7 +18,8 @@ class InterruptibleInput:
         self._descriptor = descriptor
 
     async def read(self) -> bytes:
-        """What there is now, at most :data:`READ_BYTES`; waits for the first byte. Empty at the end of the input.
+        """The bytes that have arrived, at most :data:`READ_BYTES`; waits for the first byte. Empty at the end of the
+        input.
 
         Raises :class:`OSError`. Cancelling loses what the thread still reads.
         """

@@ -31,7 +31,7 @@ class ActiveSegment:
         self._listener.segment_acknowledged(self, self.first_position + last + 1)
 
     def full(self, entries: int, payload_bytes: int) -> None:
-        """So many further entries of the ledger have all of the copies that they require."""
+        """``entries`` more entries of the ledger have all of the copies that they require."""
         assert self._listener is not None, "nothing was sent before the listener came"
         self._listener.segment_full(self, entries, payload_bytes)
 
@@ -49,7 +49,7 @@ class SegmentListener(Protocol):
         """Everything in the segment below the position ``stop`` is acknowledged."""
 
     def segment_full(self, segment: ActiveSegment, entries: int, payload_bytes: int) -> None:
-        """So many further entries have all of their copies; only of a segment that requires them (rule G2)."""
+        """``entries`` more entries have all of their copies; only of a segment that requires them (rule G2)."""
 
     def segment_failed(self, segment: ActiveSegment, error: OctavoError) -> None:
         """The segment takes no more adds."""

@@ -127,7 +127,7 @@ class AddFront(AddWindow):
         :class:`ClientClosedError`; :class:`NotLeaderError` when another client has taken the log over,
         :class:`NoSuchLogError` when it was deleted, :class:`LogDamagedError`, :class:`OctavoTimeoutError` after
         ``log_add_timeout_seconds``. ``may_have_happened`` says whether the entry may exist; ``log.outcome(error)``
-        tells.
+        says whether it does.
         """
         # The one path whose cost is counted per entry.
         if type(payload) is bytes and self._skips_queue and self._free_entries > 0 and expected_position is None:
@@ -221,7 +221,7 @@ class AddFront(AddWindow):
                 self._admit()
 
     def _admit(self) -> None:
-        """Let in from the queue what there is room for, in order, unless its caller has gone (rule P16)."""
+        """Let adds in from the queue while there is room, in order, unless its caller has gone (rule P16)."""
         queue = self._queue
         while queue:
             waiting = queue[0]
@@ -371,7 +371,7 @@ class AddFront(AddWindow):
             self._settle_flushes()
 
     def _have_copies(self, entries: int, payload_bytes: int) -> None:
-        """So many acknowledged entries need no more copies: their room is free."""
+        """``entries`` acknowledged entries need no more copies: their room is free."""
         self._short_entries -= entries
         self._short_bytes -= payload_bytes
         self._free_entries += entries

@@ -37,7 +37,7 @@ from octavo.protocol.errors import MetadataError
 FORMAT: Final = 1
 
 _SHARE: Final = 16
-"""Ages are exact to one part of so many."""
+"""Ages are exact to one part in this number."""
 
 NOTED_MS_MIN: Final = 60_000
 """Proven time is written at most so often when nothing else has changed."""
@@ -208,7 +208,7 @@ class LogAges:
         return self.time.ms - stored.time.ms >= max(shortest_ms / _SHARE, NOTED_MS_MIN)
 
     def may_tell_more(self, elapsed_ms: int, seconds: float) -> bool:
-        """Whether a look may find more entries older than ``seconds``, or is due anyway, so much later."""
+        """Whether a look may find more entries older than ``seconds``, or is due anyway, after this time."""
         limit_ms = seconds * 1000
         later_ms = self.time.ms + max(elapsed_ms, 0)
         if any(self.time.ms - mark.ms <= limit_ms < later_ms - mark.ms for mark in self.marks):

@@ -28,7 +28,7 @@ _LIST_SEGMENTS_MAX: Final = 2000
 """Segments of a list, whatever the size of a page. One takes at most some 160 bytes."""
 
 _SEGMENTS_UNCOUNTED_MAX: Final = 500
-"""So many segments stay in the list whatever else is in it; their bytes need not be counted."""
+"""This number of segments stays in the list whatever else is in it; their bytes need not be counted."""
 
 PAGE_SEGMENTS_MAX: Final = 2000
 """Segments of a merged page."""
@@ -47,12 +47,12 @@ DROPPED_AT_ONCE_MAX: Final = 4000
 
 
 def segments_max(page_segments: int) -> int:
-    """Segments that a list keeps before the oldest move into a page of so many."""
+    """Segments that a list keeps before the oldest ``page_segments`` move into a page."""
     return min(10 * page_segments, _LIST_SEGMENTS_MAX)
 
 
 def pages_max(page_segments: int) -> int:
-    """Pages that a list keeps before some are merged, where the smallest have so many segments."""
+    """Pages that a list keeps before some are merged, where the smallest have ``page_segments``."""
     return min(10 * page_segments, _PAGES_MAX)
 
 

@@ -70,7 +70,7 @@ class ChainLayout:
             check_not_beyond(self._name, before, end)
             if before <= self.view.first_position:
                 return
-            # What the list itself tells of stays: no loss can be accepted there any more.
+            # What the list itself records stays: no loss can be accepted there any more.
             told = before <= looked.value.known_stop
             with contextlib.suppress(EndMovedError):
                 known = await self._housekeeper.truncate(before, None if told else looked)
@@ -94,7 +94,7 @@ class ChainLayout:
         raise InvalidArgumentError(f"log {self._name} is a chain, which cannot be sealed; a stream can")
 
     async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
-        """What the list tells."""
+        """The facts in the list."""
         document = self.view.document
         segments = segments_of(document)
         clocks = await self._housekeeper.ages.clocks()

@@ -93,7 +93,7 @@ class ChainView:
         self._password = password
         self.end = max(document.known_stop, document.first_position)
         """The position after the last that can be read, as this handle knows it. Never goes back, and is not below the
-        first position: a truncation may have passed all that the list tells of the last segment."""
+        first position: a truncation may have passed all that the list says about the last segment."""
         self.closed = False
         self._readers: OrderedDict[LedgerId, LedgerReader] = OrderedDict()
         """The least recently used first."""
@@ -261,7 +261,7 @@ class ChainView:
     # --- positions ----------------------------------------------------------------------------------------------------
 
     async def locate(self, position: int) -> Place | None:
-        """Where ``position`` is or will be, as far as the list tells; None when its segment is not listed yet."""
+        """Where ``position`` is or will be, as far as the list says; None when its segment is not listed yet."""
         document = self.document
         page = document.page_at(position)
         if page is not None:

@@ -2,7 +2,7 @@
 
 A chain is one document. A log that is a stream is a document and the metadata of a stream, which cannot be written at
 once. So the document comes first, MAKING, then the stream, then the document is ACTIVE
-(:mod:`octavo.client.log.stream_document`). A creator that dies in between leaves a document that tells its stream.
+(:mod:`octavo.client.log.stream_document`). A creator that dies in between leaves a document that names the stream.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class LogMaker:
             await self._withdraw(document)
             raise _exists(name) from error
         except MetadataUnavailableError:
-            # Whatever stands, the document tells: an attempt to create the log again goes on from there.
+            # The document says what stands: an attempt to create the log again goes on from there.
             raise
         except BaseException:
             await self._withdraw(document)
@@ -159,7 +159,7 @@ class LogMaker:
         elif stored.state is LogState.MAKING:
             found_all = all([await self._access.delete(one.ledger_id) for one in stored.abandoned])
             if not found_all:
-                # Other creators may still be about to make their streams, of which only this document tells. It stays
+                # Other creators may still be about to make their streams, which only this document names. It stays
                 # MAKING, for the next creator.
                 await self._access.delete(document.ledger_id)
                 return

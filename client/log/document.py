@@ -247,7 +247,7 @@ class LogDocument:
 
     @property
     def sealed_at_ms(self) -> int:
-        """The latest time of sealing in the log, as far as the list tells, in milliseconds since 1970: the next
+        """The latest time of sealing in the log, as far as the list says, in milliseconds since 1970: the next
         segment has none before it (rule P10)."""
         times = [self.dropped_sealed_at_ms]
         times += [page.sealed_at_ms for page in self.pages[-1:]]

@@ -342,7 +342,7 @@ def _has_truncated_page(document: LogDocument) -> bool:
 
 
 def age_facts(document: LogDocument) -> LogFacts:
-    """What the list tells of ages."""
+    """The facts about ages in the list."""
     return LogFacts(
         stop=document.known_stop,
         start=document.first_position,

@@ -1,4 +1,4 @@
-"""What a log asks of its client about ledgers: allocate, create, end, read and delete them."""
+"""The ledger operations that logs use: allocate, create, end, read and delete."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

@@ -19,7 +19,7 @@ SPREAD_SECONDS: Final = 0.005
 
 
 def pause_seconds(under_way: int, uniform: Callable[[float, float], float]) -> float:
-    """How long a takeover waits before it begins, where so many are under way with it."""
+    """How long a takeover waits before it begins. ``under_way``: takeovers running now, this one included."""
     if under_way <= UNDELAYED:
         return 0.0
     return uniform(0.0, SPREAD_SECONDS * under_way)

@@ -19,7 +19,8 @@ class QuorumChange:
             raise InvalidArgumentError("give at least one of ensemble size, write quorum and ack quorum")
 
     def of(self, present: Quorums) -> Quorums:
-        """The quorums after the change of ``present``. Raises :class:`InvalidArgumentError` if there are none such."""
+        """The quorums after the change of ``present``. Raises :class:`InvalidArgumentError` if E >= Qw >= Qa would not
+        hold."""
         return quorums_of(
             present.ensemble_size if self.ensemble_size is None else self.ensemble_size,
             present.write_quorum if self.write_quorum is None else self.write_quorum,

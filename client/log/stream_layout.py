@@ -86,7 +86,7 @@ class StreamLayout:
     async def truncate(self, before: int) -> None:
         """Remove the entries below ``before``.
 
-        Below the last fragment, or the end that the root tells, nothing can be lost any more. Else an operator may
+        Below the last fragment, or the end in the root, nothing can be lost any more. Else an operator may
         accept a loss (rule O4) after the end was looked for, and a leader then add below ``before``. So the truncation
         is noted before the last look. A leader that begins after that finds the note, and takes it away, or begins
         above; one that had begun before is seen by the look (rule P7).

@@ -251,7 +251,7 @@ class StreamLead:
             except TermOverError:
                 await self._rest_from_takeover()
         except OctavoError as error:
-            log.warning("log %s: its stream was not laid to rest: %s", self.name, error.message)
+            log.warning("log %s: its stream was not put at rest: %s", self.name, error.message)
 
     async def _rest_from_takeover(self) -> None:
         """Another client has begun to take over. It may have died: then readers would wait for what was

@@ -334,7 +334,8 @@ class StreamView:
                 await self.read_metadata()
 
     async def _stop_of_leader(self, stream: StreamMetadata, wanted: int) -> int | None:
-        """Pages are read from the newest on, until one tells. Hardly any term that is asked for lies in one."""
+        """Pages are read from the newest on, until one has the answer. Hardly any term that is asked for lies in
+        one."""
         found = stream.tail.stop_of_leader(wanted)
         if found is not None or stream.last_fragment.first_term <= wanted:
             return found

@@ -8,8 +8,8 @@ from octavo.metadata.own_tasks import result_in
 
 
 async def together[T](steps: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all steps, in order. If one fails, the others are cancelled, and its error is raised by itself: a
-    group of errors is none that a caller of this package expects."""
+    """The results of all steps, in order. If one fails, the others are cancelled, and its error is raised by itself:
+    callers expect one OctavoError, not an ExceptionGroup."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(step) for step in steps]

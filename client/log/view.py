@@ -99,8 +99,8 @@ class LogView(Protocol):
         """This client has heard that the log begins there, or above."""
 
     async def learn_end(self) -> None:
-        """Ask how far the log can be read now. Raises :class:`QuorumLostError` when no bookie answers of those that
-        would know."""
+        """Ask how far the log can be read now. Raises :class:`QuorumLostError` when none of the bookies that would know
+        answers."""
 
     async def end_now(self, enough: int) -> int:
         """The end by the metadata and bookies of now, which may be below :attr:`end`: an operator may have accepted the
@@ -152,8 +152,8 @@ class LogView(Protocol):
 
 
 async def end_of_new(view: LogView, enough: int) -> int:
-    """The end that a view finds which remembers nothing; closes it. Where the metadata tell of ``enough``, no bookie is
-    asked. Raises as :meth:`LogView.learn_end`."""
+    """Finds the end with a fresh view, then closes the view. Where the metadata show ``enough``, no bookie is asked.
+    Raises as :meth:`LogView.learn_end`."""
     try:
         if view.end < enough:
             await view.learn_end()

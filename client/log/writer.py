@@ -187,7 +187,7 @@ class LogWriter(AddFront, Closable):
                 drained.set_result(None)
 
     def segment_full(self, segment: ActiveSegment, entries: int, payload_bytes: int) -> None:
-        """So many further entries of the segment have all of their copies."""
+        """``entries`` more entries of the segment have all of their copies."""
         if segment is self._active:
             self._have_copies(entries, payload_bytes)
 
@@ -507,8 +507,8 @@ class LogWriter(AddFront, Closable):
         await result_of(closing, f"closing log {self._name}")
 
     async def close_with_client(self) -> None:
-        """As :meth:`close`, but what has waited for copies in vain does not wait for them once more: the closing client
-        has nothing else to offer. Used only inside this package."""
+        """As :meth:`close`, but a writer whose last closing timed out waiting for copies does not wait again: the
+        closing client has nothing else to offer. Used only inside this package."""
         if self._has_waited_for_copies and self._closing is None and self._life is Life.WRITING:
             lacking = self._lead.lacking_copies()
             if lacking is not None:

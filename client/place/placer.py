@@ -40,7 +40,7 @@ class Placer:
         self._heard: Mapping[BookieId, BookieRegistration] | None = None
         self._avoided: Collection[BookieId] = ()
         self._sorted_out = SortedOut((), (), one_rack=False, read_only=(), avoided=())
-        """What there is to choose from among the bookies heard of, less those to be avoided."""
+        """The bookies to choose from: those heard of, without those to be avoided."""
         self._racks: dict[BookieId, str] = {}
 
     async def new_ensemble(self, quorums: Quorums) -> tuple[BookieId, ...]:

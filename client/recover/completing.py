@@ -1,10 +1,10 @@
 """Makes the copies that a recovered ledger lacks, or finds out which, before its end is written (rule G5).
 
 Recovery writes entries back until Qa bookies have them, and never looks at those that were acknowledged before. Of a
-ledger that keeps books of its copies, every member of the last fragment and of those that recovery made is therefore
-asked what it lacks of them, up to the end. What another member has is copied, as recovery adds, which any bookie takes.
-What then lacks a copy, or may lack one because its member did not answer, is returned as debt. The takeover of a stream
-only asks, because it must not wait.
+ledger with full copies, every member of the last fragment and of the fragments that recovery made is therefore asked
+what it lacks of them, up to the end. What another member has is copied, as recovery adds, which any bookie takes. What
+then lacks a copy, or may lack one because its member did not answer, is returned as debt. The takeover of a stream only
+asks, because it must not wait.
 
 In a cluster with access control the question needs the role ``repair``. A member that denies it counts as one that does
 not answer.

@@ -22,11 +22,12 @@ same term, and the first :class:`~octavo.metadata.stream_changes.OpenTerm` that 
   until OpenTerm writes them (rule T4). What a client that lost has written back are copies of the same bytes, or lie
   above the settled end, where nothing refers to them.
 - At rest there is no writer to fence, so nothing needs to begin, and the end that stands is taken (rule T8). If another
-  client has opened a term since, OpenTerm is refused. If another client lays the stream to rest while this one
+  client has opened a term since, OpenTerm is refused. If another client puts the stream at rest while this one
   recovers, with another end, OpenTerm is refused with a conflict, and the takeover begins again.
 - No fragment is noted as begun before an entry below it was sealed, and the next term seals none earlier (rules P10 and
-  U7). The last entry tells, and the recovery has read it. At rest it must be read (:attr:`~Takeover.unread_entry`). If
-  the last fragment is empty, its own time tells already, because the rule holds for it.
+  U7). The last entry has that time, and the recovery has read it. At rest it must be read
+  (:attr:`~Takeover.unread_entry`). If the last fragment is empty, its own time is enough, because the rule holds for
+  it.
 - Nothing of the next term may be sent before :attr:`~Takeover.opened` is known (rule T6). An OpenTerm whose answer was
   lost is sent again, the same value: its owner tells whether it stands.
 - A client that finds the term over has lost to another one. It withdraws, and comes back only with a new takeover,
@@ -303,7 +304,7 @@ class Takeover:
 
     def on_laid_to_rest(self) -> None:
         """LayToRest stands, or another client has given the term its end."""
-        assert self.phase is Phase.OPENING, "the stream was to be laid to rest"
+        assert self.phase is Phase.OPENING, "the stream was to be put at rest"
         self.phase = Phase.AT_REST
 
     def on_refused(self, error: OctavoError) -> None:

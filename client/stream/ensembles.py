@@ -1,4 +1,4 @@
-"""Chooses the bookies that a term begins with: such as can be reached now and know terms."""
+"""Chooses the bookies that a term begins with: reachable bookies that support terms."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -53,7 +53,7 @@ class Ensembles:
     async def reachable(
         self, quorums: Quorums, bookies: tuple[BookieId, ...], *, asked_at: float | None = None
     ) -> tuple[BookieId, ...]:
-        """These bookies, with others in the places of those that cannot be reached or lack terms. Where there is no
+        """These bookies, with others in the slots of members that cannot be reached or lack terms. Where there is no
         other one, the bookie stays, as long as every entry can reach its ack quorum without it (rule W8): no writer
         sends anything to one that lacks terms.
 

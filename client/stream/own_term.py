@@ -1,6 +1,6 @@
 """A writer's view of the metadata of the stream whose current term is its own: what it learns, and what it changes.
 
-Only the writer changes the last fragment of its open term, or lays the stream to rest (rule T9). Other clients may
+Only the writer changes the last fragment of its open term, or puts the stream at rest (rule T9). Other clients may
 change older fragments, truncate the stream, take it over, or delete it. As soon as the term is not open any more, or is
 not the highest one, it is over for this writer (rule T10).
 """
@@ -186,7 +186,7 @@ class OwnTerm(OwnMetadata):
         self._note(stream)
 
     async def close(self, last_add_confirmed: EntryId | None, length: int, debt: Debt) -> None:
-        """Lay the stream to rest at this end (rule T8), and record what the last fragment owes (rule G4). Raises the
+        """Put the stream at rest at this end (rule T8), and record what the last fragment owes (rule G4). Raises the
         error that prevented it."""
         assert last_add_confirmed is not None, "a term without entries ends below its first place"
         if self._renewal is not None:
@@ -212,7 +212,7 @@ class OwnTerm(OwnMetadata):
 
     async def _ended_at(self, last: EntryId) -> Versioned[StreamMetadata] | None:
         """The metadata in which the term has ended at this place, although the root alone does not tell: what does lies
-        in a page by now. None if the term ended elsewhere, or nothing tells."""
+        in a page by now. None if the term ended elsewhere, or nothing says where."""
         pages, missed = StreamPages(self._store), 0
         while True:
             stream = await self._store.read_stream(self.value.ledger_id)
@@ -223,8 +223,8 @@ class OwnTerm(OwnMetadata):
                 await read_again(self._store, stream.value, error, missed)
 
     async def _settle_renewal(self) -> None:
-        """Find out whether a renewal whose answer was lost has been made. What stands afterwards is laid to rest, so
-        that it cannot be made any more."""
+        """Find out whether a renewal whose answer was lost has been made. The term that stands afterwards is put at
+        rest, so that it cannot be made any more."""
         stored = await self._store.read_stream(self.value.ledger_id)
         if self._renewal is not None and stored.value.owner == self._renewal.owner:
             self._take_renewed(stored)

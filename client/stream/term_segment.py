@@ -56,13 +56,13 @@ class TermSegment(SegmentWriter, TermWriter):
         """Wait for so long, at most, until every acknowledged entry has the copies that it requires."""
 
     def lacking_copies(self) -> UnderReplicatedError | None:
-        """Why the stream cannot be laid to rest for lack of copies that are required; None if it can, or if the writer
+        """Why the stream cannot be put at rest for lack of copies that are required; None if it can, or if the writer
         has failed."""
         return None
 
 
 class RecordedTermSegment(RecordedCopiesWriter, TermSegment):
-    """Of a stream that keeps books of its copies: laying it to rest waits for them (rule G4). A roll and a renewal wait
+    """Of a stream that records missing copies: putting it at rest waits for them (rule G4). A roll and a renewal wait
     for nothing, because adds would; they record what is short."""
 
 
@@ -81,7 +81,7 @@ class RequiredTermSegment(RequiredCopiesWriter, TermSegment):
 
     @property
     def _not_closed(self) -> str:
-        return f"stream {self.id} is not laid to rest"
+        return f"stream {self.id} was not closed"
 
     async def wait_copies(self, seconds: float) -> None:
         books = self._books

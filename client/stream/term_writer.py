@@ -2,7 +2,7 @@
 
 It is the writer of the ledger that the term is to bookies (:mod:`octavo.client.stream.term_ledger`). Callers count in
 positions, bookies in places: within a term the two differ by a constant, which is added once for each frame. Closing it
-lays the stream to rest. A writer whose term is over fails, and writes nothing any more (rule T10).
+puts the stream at rest. A writer whose term is over fails, and writes nothing any more (rule T10).
 
 Two things go on without a failed add. A *roll* begins a new fragment of the same term (rule U6). A *renewal* opens the
 next term (rule T11): near the last place of the term nothing more is sent, and once everything sent is acknowledged the
@@ -264,7 +264,7 @@ class TermWriter(LedgerWriter):
     async def _wait_acknowledged(self) -> None:
         """Wait until everything sent is acknowledged. Raises the failure of the writer."""
         if self._life.failure is not None:
-            raise self._life.failure  # what is waited for from now on is not told
+            raise self._life.failure  # futures added from here on would never be completed
         if self._pipeline.pending:
             acknowledged: asyncio.Future[None] = self._loop.create_future()
             wanted = (self._pipeline.next_entry_id - 1, acknowledged)

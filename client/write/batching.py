@@ -19,7 +19,7 @@ Adds that come while a frame is under way promise more, whatever is acknowledged
 one another at an interval of :data:`FLOW_INTERVAL_SECONDS` (:class:`Flow`), if the acknowledgement comes earlier. The
 adds themselves are the clock: the first one that comes after the interval takes the others along. Callers that go on
 when they are answered add nothing while a frame is under way, and wait for nothing. Some of them may be out of step;
-then few come after the acknowledgement, waiting is in vain, and it is given up for a while.
+then few come after the acknowledgement, waiting collects nothing, and is given up for a while.
 
 An application that would rather save processor time than time sets the shortest time between two frames
 (``frame_interval_seconds`` of :class:`~octavo.client.options.ClientOptions`). It holds back adds only behind a frame
@@ -50,11 +50,11 @@ FLOW_INTERVAL_SECONDS: Final = 0.002
 about the same median latency (decision 017)."""
 
 FLOW_ADDS_MIN: Final = 2
-"""So many adds that come while a frame is under way are a flow."""
+"""This many adds during one frame's round trip count as a flow."""
 
 REST_FRAMES_STEP: Final = 4
 REST_FRAMES_MAX: Final = 256
-"""For so many frames there is no flow, at most, after waiting was in vain again and again."""
+"""Upper bound of the pause, in frames, after repeated waits that collected nothing."""
 
 
 class Flow:
@@ -69,7 +69,7 @@ class Flow:
         self.sent_at = 0.0
         """When the last frame was sent."""
         self._rest = 0
-        """For how many frames there was no flow after waiting was in vain last, less what went well since."""
+        """Length of the latest pause, in frames, after a wait that collected nothing, less what went well since."""
         self._rest_left = 0
 
     def on_acknowledged(self, now: float, came: int, free_entries: int, free_bytes: int) -> None:

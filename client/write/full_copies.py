@@ -1,4 +1,4 @@
-"""The pipeline of a ledger that keeps books of its copies (rules G1 to G4). Pure.
+"""The pipeline of a ledger created with ``full_copies`` (rules G1 to G4). Pure.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""The shell of a pipeline that keeps books of its copies (rules G2 to G4).
+"""The shell of the pipeline of a ledger with full copies (rules G2 to G4).
 
 It waits until nothing needs further copies, and copies to joiners before an ensemble changes or a roll begins. A
 joiner that refuses what it is sent, does not answer in time, or loses its connection has failed, and what it confirmed

@@ -1,4 +1,4 @@
-"""Writers of ledgers that keep books of their copies (rules G2 and G4).
+"""Writers of ledgers created with ``full_copies`` (rules G2 and G4).
 
 Either kind waits with closing until every entry has Qw copies. If they are *recorded*, for
 ``full_copies_patience_seconds``; what is missing then is written into the metadata with the end, as the debt of the
@@ -31,7 +31,7 @@ class RecordedCopiesWriter(LedgerWriter):
         return super()._make_replication(metadata, supervisor, partial(make, on_full=self._on_full))
 
     def _on_full(self, entries: int, payload_bytes: int) -> None:
-        """So many further entries have all of their copies, or were given up."""
+        """``entries`` more entries have all of their copies, or were given up."""
 
     @property
     def _books(self) -> FullCopiesReplication | None:

@@ -134,7 +134,7 @@ class SendForce:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Nothing up to ``last`` waits for further copies. Only of a ledger that keeps books of its copies (rule G2)."""
+    """Nothing up to ``last`` waits for further copies. Only of a ledger with full copies (rule G2)."""
 
     last: int
     entries: int

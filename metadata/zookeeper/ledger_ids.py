@@ -21,8 +21,8 @@ creates many ledgers changes the counter once per thousand. Ids left over when a
 2**63."""
 
 IDS_AHEAD_MIN: Final = 64
-"""From this block size on, the next block is reserved while the current one is still in use: a handle that needs so
-many ids creates thousands of ledgers a second, all of which would have to wait."""
+"""From this block size on, the next block is reserved while the current one is still in use: a handle that needs blocks
+this large creates thousands of ledgers a second, all of which would have to wait."""
 
 _CONFLICT_PAUSE_SECONDS: Final = 0.005
 """Longest pause after a conflict with another handle, multiplied by the number of attempts so far."""

@@ -17,7 +17,7 @@ ENTRY = 4 * MIB
 
 
 def holding(budget: AnswerBudget, *unsent: int, now: float = 0.0) -> list[Share]:
-    """Shares of so many unsent bytes each."""
+    """Shares with these numbers of unsent bytes."""
     shares = [Share() for _ in unsent]
     for share, size in zip(shares, unsent, strict=True):
         budget.observe(share, unsent=size, taken=0, now=now)

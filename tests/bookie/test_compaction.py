@@ -336,7 +336,7 @@ async def test_log_is_kept_where_damage_hides_what_counts(
 async def test_log_is_kept_where_another_part_of_the_index_still_tells_of_its_ledger(
     storage: Storage, filesystem: MemoryFileSystem
 ) -> None:
-    """Entries of the same ledger that can be found elsewhere say nothing of those that damage hides."""
+    """Entries of the same ledger that can be found elsewhere say nothing about entries that damage hides."""
     doomed = LedgerScript(2)
     await add(storage, doomed, range(50))
     await add(storage, KEPT, range(50))

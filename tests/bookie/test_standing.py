@@ -111,7 +111,7 @@ class Sent:
 def test_an_add_that_was_accepted_before_a_pause_is_confirmed_only_if_it_may_be(
     standing: Standing, now: Now, lease: Lease, slept: bool, confirmed: bool
 ) -> None:
-    """The process goes on in the middle of a turn, with the sync completed: the clock tells."""
+    """The process goes on in the middle of a turn, with the sync completed: the clock shows it."""
     counts = RequestCounts(now)
     replies = Replies(lambda: None, counts, standing)
     replies.connected(Sent())  # type: ignore[arg-type]

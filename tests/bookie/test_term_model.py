@@ -217,7 +217,7 @@ async def reached(path: tuple[str, ...]) -> Host | None:
 
 
 async def explored(events: Sequence[str] = EVENTS, length_max: int = LENGTH_MAX) -> tuple[int, int]:
-    """Check every path of these events up to the length. The numbers of states, and of those that hold entries of two
+    """Check every path of these events up to the length. The number of states, and how many of them hold entries of two
     terms."""
     seen = set()
     paths: deque[tuple[str, ...]] = deque([()])

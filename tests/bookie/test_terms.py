@@ -134,7 +134,7 @@ async def test_copies_of_other_bookies_pass_every_fence(storage: Storage) -> Non
 async def test_ids_of_a_standard_ledger_may_be_as_large_as_places_and_are_fenced_as_all_others(
     storage: Storage,
 ) -> None:
-    """Explicit ids: the term of the request tells, not the bits of the id."""
+    """Explicit ids: the term of the request decides, not the bits of the id."""
     large = place(3, 1)
     await sent(storage, 0, 5, large)
     await storage.writer.fence(SCRIPT.ledger_id, SCRIPT.key)

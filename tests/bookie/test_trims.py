@@ -238,7 +238,7 @@ def logs_of(filesystem: MemoryFileSystem) -> list[Path]:
 
 
 async def filled(filesystem: MemoryFileSystem, entries: int) -> Storage:
-    """A storage with so many entries of the stream in several finished logs."""
+    """A storage with this number of entries of the stream in several finished logs."""
     storage = await opened(filesystem)
     for first in range(0, entries, 10):
         await sent(storage, *range(first, first + 10))

@@ -27,7 +27,7 @@ READS_THAT_SUCCEED = {".runs": 2, ".segment": 0}
 
 
 class _FailingFile:
-    """A real file that cannot be read after so many times."""
+    """A real file that cannot be read after a number of times."""
 
     def __init__(self, file: Any, reads: int) -> None:
         self._file = file

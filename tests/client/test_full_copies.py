@@ -1,4 +1,4 @@
-"""Ledgers that keep books of their copies (rules G1 to G5), on bookies in memory that speak the real wire. ``b0`` to
+"""Ledgers with full copies (rules G1 to G5), on bookies in memory that speak the real wire. ``b0`` to
 ``b2`` form the first ensemble of every ledger here, the others are spares."""
 
 import asyncio

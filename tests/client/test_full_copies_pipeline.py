@@ -1,4 +1,4 @@
-"""The pipeline of a ledger that keeps books of its copies, and its changes of the ensemble (rules G1 to G3)."""
+"""The pipeline of a ledger with full copies, and its changes of the ensemble (rules G1 to G3)."""
 
 import random
 from collections.abc import Iterable, Iterator

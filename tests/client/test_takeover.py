@@ -161,7 +161,7 @@ def test_changes_of_the_ensemble_stay_with_the_takeover_until_the_end_is_written
 
 
 def test_what_the_members_lack_is_recorded_with_the_end() -> None:
-    """Rule G5: of the fragment that was found, and of those that writing back has made of it."""
+    """Rule G5: of the fragment that was found, and of the fragments that writing back has made of it."""
     store = Store(replace(stream(), full_copies=FullCopies.RECORDED))
     takeover = begun(store, "mine")
     assert takeover.ended_fragments == (takeover.base,)
@@ -258,7 +258,7 @@ def test_at_rest_nothing_is_read_of_an_empty_fragment_or_for_a_client_that_wants
 
 @pytest.mark.parametrize("opens", [True, False])
 def test_no_fragment_of_a_takeover_is_noted_as_begun_before_an_entry_below_it_was_sealed(opens: bool) -> None:
-    """Also where the stream is laid to rest, as repair does it."""
+    """Also where the stream is put at rest, as repair does it."""
     store = Store(stream())
     takeover = begun(store, "mine")
     takeover.on_ensemble_changed(Commit(place(1, 1), ABD, 1), 8)

@@ -181,7 +181,7 @@ async def test_bookie_that_missed_the_lac_is_told_it_when_it_is_back(cluster: Fa
 
 
 async def test_no_lac_is_told_by_itself_while_adds_follow_one_another(cluster: FakeCluster) -> None:
-    """Each add tells of those before it; the last one's LAC is told soon after it."""
+    """Each add carries the LAC of those before it; the last one's LAC is told soon after it."""
     delay_seconds = 0.05
     ledger = await cluster.writer(explicit_lac_delay_seconds=delay_seconds)
     clock = asyncio.get_running_loop().time

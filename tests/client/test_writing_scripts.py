@@ -3,7 +3,7 @@
 Commands (positions are numbers, bookies words, times seconds)::
 
     quorums E Qw Qa [loss=S] [delay=S] [retry=S] [copies=KIND]   begin; bookies a, b, c, ...
-                                KIND: recorded or required, for a ledger that keeps books of its copies
+                                KIND: recorded or required, for a ledger with full copies
     time T                      the clock
     up P...                     connected and taking requests
     down P                      the connection broke: what was outstanding there fails

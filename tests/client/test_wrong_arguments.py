@@ -208,7 +208,7 @@ async def test_every_argument_of_a_wrong_type_is_refused_with_one_error() -> Non
 
 
 HARMLESS = {"Client.metrics", "LedgerWriter.add_nowait", "ExplicitIdWriter.add_nowait", "LogWriter.add_nowait"}
-"""Calls that another event loop may make: what they return tells, or asyncio does when it is awaited."""
+"""Calls that another event loop may make: what they return refuses, or asyncio does when it is awaited."""
 
 
 async def test_every_call_from_another_event_loop_is_refused_at_once_and_nothing_hangs() -> None:

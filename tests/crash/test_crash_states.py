@@ -120,7 +120,7 @@ async def run(workload: Workload, files: Mapping[Path, bytes]) -> Recording:
 async def check_all(
     recording: Recording, start: Promises | None, *, seed: int, samples: int, counts: Counter[str], every: int = 1
 ) -> list[tuple[dict[Path, bytes], Promises]]:
-    """Verify the states of a recording, every so many of them; gives them back with their promises."""
+    """Verify the states of a recording, every ``every``-th of them; gives them back with their promises."""
     promises = promises_at(recording.events, start)
     checked = []
     for number, state in enumerate(crash_states(recording, seed=seed, samples=samples)):

@@ -33,6 +33,15 @@ CONFUSING = {
     r"connections? lives? on": "stays open",
     r"some hundred|some thousand": "about a hundred, several hundred",
     r"stands? beside|lies? beside|goes on beside": "next to, with",
+    r'so (?:many|much)\b(?![^."]*\bthat\b)': "name the number: this number of, `count` more",
+    r"in vain": "say what does not happen",
+    r"none such|such as (?:can|do|are|have)": "name the things again",
+    r"of those that": "repeat the noun, or: of which some",
+    r"what there is": "name it: the bytes that have arrived",
+    r"tells(?= of\b|\s*[.,;:)])": "tells whom what? says, shows, decides, has the answer",
+    r"(?:laid|lays?|laying)(?: it| the stream| a stream| them)? to rest": "put at rest; to a user: closed",
+    r"(?:keep|keeps|keeping|kept) books": "with full copies, created with `full_copies`",
+    r"before all times|none that a caller|goes? on to write": "say it plainly",
 }
 """Phrase (whole words, in any case) -> what to write instead. Found by readers who did not know the project."""
 
@@ -151,6 +160,9 @@ def test_no_text_has_a_phrase_that_confused_readers() -> None:
         'raise ValueError("somebody changed it")',
         '"""Reads what a\nconnection gives\nup on."""',
         '"""Ends in good\n    order."""',
+        '"""So many adds are\na flow."""',
+        "x = 1  # the list tells.",
+        'raise ValueError("stream 7 is not laid to rest")',
         "def note_short_directories(): ...",
         "def test_a_bookie_disturbs_nobody(): ...",
     ],
@@ -162,3 +174,4 @@ def test_a_confusing_phrase_is_noticed(source: str) -> None:
 def test_strings_of_tests_are_data_and_ordinary_words_are_let_through() -> None:
     assert confusing_in(Path("tests/sample.py"), 'write("somebody")') == []
     assert confusing_in(Path("docs/sample.md"), "The newspaper, a newsletter and the output of a bookie.") == []
+    assert confusing_in(Path("docs/sample.md"), "If so many fail that no add can be made, the writer tells them.") == []

@@ -1,4 +1,4 @@
-"""The client of the model that takes over a stream that keeps books of its copies: it asks what the term owes before
+"""The client of the model that takes over a stream with full copies: it asks what the term owes before
 it writes its end (rule G5), as octavo.client.stream.taking_over does; and clients with that rule broken."""
 
 from collections.abc import Hashable, Iterator, Sequence

@@ -221,7 +221,7 @@ def deferred(
 def full_copies(
     kind: type[FullCopiesWriter], quorums: Quorums, *, kept: FullCopies, entries: int, breaks: int
 ) -> Callable[[bool], Setting]:
-    """A writer that keeps books of its copies, and a spare; of a kind when the rule is broken."""
+    """A writer with full copies, and a spare; of a kind when the rule is broken."""
     count = quorums.ensemble_size + 1
     books = replace(metadata(quorums), full_copies=kept)
 

@@ -41,7 +41,7 @@ def placements(
     late_adds: bool = False,
     replaced_are_asked: bool = True,
 ) -> Iterator[Placement]:
-    """Every one of so many entries, after each of ``histories``.
+    """Every one of these entries, after each of ``histories``.
 
     ``fences``: also those with bookies fenced before, or the metadata IN_RECOVERY; ``explicit_lacs``: also those with
     explicit LACs; ``late_adds``: every entry not placed on a bookie is still on its way there. Unless

@@ -45,7 +45,7 @@ class Ledger:
     entries: tuple[Entry, ...] = ()
     """What a quorum has, acknowledged or not."""
     acknowledged: int = 0
-    """So many of them have been acknowledged to the writer."""
+    """The number of them that have been acknowledged to the writer."""
     closed: bool = False
     deleted: bool = False
 
@@ -70,7 +70,7 @@ class Writer:
     pending: tuple[tuple[int, int], ...] = ()
     """Adds that are not acknowledged, in order: position and number."""
     in_flight: int = 0
-    """So many of the pending ones, the first, have been handed to the segment."""
+    """The number of pending ones, the first, that have been handed to the segment."""
     sent: int = 0
     """Adds that were ever sent."""
     previous: LedgerId | None = None
@@ -145,7 +145,7 @@ class State:
     ledgers: tuple[Ledger, ...]
     clients: tuple[Client, ...]
     lost_answers: int
-    """So many may still be lost."""
+    """The number that may still be lost."""
     failures: int
     """So often a segment may still fail without a rival."""
     acknowledged: frozenset[tuple[int, Entry]] = frozenset()

@@ -224,7 +224,7 @@ def _push(rules: Rules, index: int, client: Client, add: Pending) -> tuple[Clien
 
 
 def add_message(rules: Rules, index: int, client: Client, add: Pending, bookie: int) -> Message:
-    """An add for one bookie, with what the client tells of its progress."""
+    """An add for one bookie, with what the client says about its progress."""
     lac, lafr = client.lac, client.lafr
     if client.in_recovery:
         lac = client.recovery_lac if rules.recovery_lac_is_frozen else max(client.recovery_lac, client.lac)

@@ -53,7 +53,7 @@ class World(NamedTuple):
     """By entry id: the value that was acknowledged, or that a client has opened its term with."""
     broken: str | None = None
     losses: int = 0
-    """So many adds may still be lost."""
+    """The number of adds that may still be lost."""
     repeats: int = 0
 
 
@@ -69,7 +69,7 @@ class Published:
     losses: int = 0
     repeats: int = 0
     hung: int = 0
-    """So many of the first bookies hang."""
+    """The number of the first bookies, which hang."""
     left_behind: tuple[tuple[int, ...], ...] | None = None
     """Client 1 is dead: for each of its values, the bookies that have it. None: it is alive."""
     left_lafr: int = -1

@@ -70,7 +70,7 @@ def deferred_writer(ledger: LedgerMetadata, *, bookies: int, entries: int, sends
 
 
 def bookkeeping_writer(kept: FullCopies) -> "MakeWriter":
-    """The real machines, which keep books of their copies."""
+    """The real machines, with full copies."""
 
     def make(ledger: LedgerMetadata, *, bookies: int, entries: int, sends_lac: bool) -> Client:
         books = replace(ledger, full_copies=kept)
@@ -157,7 +157,7 @@ def deferred(what: str, sizes: tuple[int, int, int], **given: Any) -> Callable[[
 
 
 def full_copies(kept: FullCopies, what: str, sizes: tuple[int, int, int], **given: Any) -> Callable[[], Setting]:
-    """The same with a writer that keeps books of its copies."""
+    """The same with a writer with full copies."""
     return live(f"{kept.value}: {what}", sizes, writer=bookkeeping_writer(kept), kept=kept, **given)
 
 

@@ -98,8 +98,8 @@ def taken_over(
     kept: FullCopies | None = None,
     **budget: int,
 ) -> Callable[[], StreamSetting]:
-    """A writer of the first term, and clients that take over at any moment, each to write so many entries. ``enders``:
-    clients that only lay the stream to rest."""
+    """A writer of the first term, and clients that take over at any moment, each to write this number of entries.
+    ``enders``: clients that only put the stream at rest."""
     quorums = Quorums(*sizes)
     bookies = quorums.ensemble_size + spares
     horizon = max(entries, *takers, 0)

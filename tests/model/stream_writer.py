@@ -1,7 +1,7 @@
 """The writer of one term of a stream: the real machines, with what the shell of a stream's writer does around them.
 
 Every writer writes payloads of its own, so that two writers of one place show. A writer whose term is over stops; one
-that has written everything lays the stream to rest.
+that has written everything puts the stream at rest.
 """
 
 from functools import cache

@@ -29,7 +29,7 @@ class ReadRoot:
 
 class Taker(MachineRecovery):
     """Takes over once, from the term that it reads first, and then writes ``entries`` entries and rests. If it
-    ``only_ends`` the term, it lays the stream to rest without a term of its own."""
+    ``only_ends`` the term, it puts the stream at rest without a term of its own."""
 
     make_writer: type[StreamWriter] = StreamWriter
 

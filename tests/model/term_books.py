@@ -1,4 +1,4 @@
-"""The writer of one term of a stream that keeps books of its copies: what :mod:`model.full_copies_writer` does, in a
+"""The writer of one term of a stream with full copies: what :mod:`model.full_copies_writer` does, in a
 term (octavo.client.stream.term_segment); and writers with one rule broken each (rules G3 and G4)."""
 
 from dataclasses import replace

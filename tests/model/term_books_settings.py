@@ -1,4 +1,4 @@
-"""The settings of the model in which a stream that keeps books of its copies is taken over, and rules of full copies
+"""The settings of the model in which a stream with full copies is taken over, and rules of full copies
 broken on purpose (rules G1 to G5, I9)."""
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ _ONE_OF_TWO, _BOTH, _STRIPED, _THREE = (2, 2, 1), (2, 2, 2), (3, 2, 1), (3, 3, 2
 
 
 def with_books(kept: FullCopies, what: str, sizes: Sizes, **given: Any) -> Callable[[], StreamSetting]:
-    """As :func:`taken_over`, of a stream that keeps books of its copies."""
+    """As :func:`taken_over`, of a stream with full copies."""
     books: dict[str, Any] = {"writer": TermBooks, "taker": AskingTaker}
     return taken_over(f"{kept.value}: {what}", sizes, kept=kept, **(books | given))
 

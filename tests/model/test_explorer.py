@@ -58,9 +58,9 @@ class Switchboard:
     lamps: int
     alike: bool
     wanted: int = 0
-    """At least so many lamps must be on in the end."""
+    """The number of lamps that must be on in the end."""
     broken: int = 0
-    """So many, the last ones, cannot be switched on."""
+    """The number of lamps, the last ones, that cannot be switched on."""
     too_many: int = 99
 
     def initial_states(self) -> list[Lamps]:

@@ -40,7 +40,7 @@ class Leader:
         return leader
 
     async def has_added(self, count: int) -> None:
-        """Return once so many further adds are acknowledged."""
+        """Return once ``count`` further adds are acknowledged."""
         wanted = len(self.acknowledged) + count
         await eventually(lambda: self._has(wanted))
 

@@ -67,7 +67,7 @@ class Load:
             await (pause() if self._growing else pause(IDLE_SECONDS))
 
     async def grow(self, count: int) -> None:
-        """Return once so many more are acknowledged, or a producer has failed."""
+        """Return once ``count`` more are acknowledged, or a producer has failed."""
         target = len(self.acknowledged) + count
         self._growing += 1
         try:
@@ -137,7 +137,7 @@ async def test_every_bookie_is_killed_in_turn_and_no_add_fails(up: Up) -> None:
 
 
 async def test_a_bookie_that_hangs_is_replaced_and_no_add_fails(up: Up, names: dict[str, str]) -> None:
-    """It keeps its connections and answers nothing: only the time-out tells."""
+    """It keeps its connections and answers nothing: only the time-out shows it."""
     async with loads(up, request_timeout_seconds=0.5, **HASTY) as under_load:
         hung = under_load[0].ledger.metadata.last_fragment.bookies[0]
         hit = [load for load in under_load if hung in load.ledger.metadata.last_fragment.bookies]

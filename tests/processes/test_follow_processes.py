@@ -45,7 +45,7 @@ class Tail:
             self._more.set()
 
     async def got(self, count: int) -> None:
-        """Return once it has got so many."""
+        """Return once it has got ``count``."""
         async with asyncio.timeout(WAIT_SECONDS):
             while len(self.payloads) < count:
                 self._more.clear()

@@ -243,7 +243,7 @@ class PartitionedStore:
 
     @contextlib.asynccontextmanager
     async def watch_ledger(self, _ledger_id: LedgerId) -> AsyncIterator[AsyncIterator[None]]:
-        """A watch that never tells of anything."""
+        """A watch that never reports anything."""
 
         async def silence() -> AsyncIterator[None]:
             await asyncio.get_running_loop().create_future()

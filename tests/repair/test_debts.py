@@ -1,4 +1,4 @@
-"""Repair pays the debts of ledgers that keep books of their copies (rules I9 and G6)."""
+"""Repair pays the debts of ledgers with full copies (rules I9 and G6)."""
 
 import random
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Repair pays the debts of streams that keep books of their copies, in the tail and in pages (rules I9 and G6)."""
+"""Repair pays the debts of streams with full copies, in the tail and in pages (rules I9 and G6)."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

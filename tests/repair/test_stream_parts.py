@@ -44,7 +44,7 @@ class Audit:
         await self.rounds.take_round(ASIDE, ())
 
     async def stream(self, *counts: int) -> StreamMetadata:
-        """A stream on a to d whose tail is on x, y and z, with pages of so many fragments."""
+        """A stream on a to d whose tail is on x, y and z, with pages of these numbers of fragments."""
         ledger_id = await self.store.allocate_ledger_id()
         fragments = list(many_fragments(20))
         tail = [replace(one, bookies=tuple(map(BookieId, "xyz"))) for one in fragments[sum(counts) :]]

@@ -1,4 +1,4 @@
-"""Canaries in logs that keep books of their copies."""
+"""Canaries in logs with full copies."""
 
 from typing import Any
 

@@ -96,8 +96,8 @@ class Judge:
         return 0
 
     async def _compare_copies(self, client: Client, ledger: LedgerHistory, end: int) -> None:
-        """Check that every entry has Qa identical copies (rule I5), and Qw where its ledger keeps books and does not
-        owe them (rule I9). Copies on unlucky machines count as present."""
+        """Check that every entry has Qa identical copies (rule I5), and Qw where its ledger has full copies and does
+        not owe them (rule I9). Copies on unlucky machines count as present."""
         world = self.world
         # Debts as they were before the copies are counted: repair makes copies first, and clears debts then.
         books = ledger.current

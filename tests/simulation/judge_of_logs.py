@@ -21,7 +21,7 @@ from simulation.world import ClientHost, World
 
 ATTEMPTS_MAX = 20
 """Attempts at one step, a second apart, before the universe fails (rule I8). A bookie whose disk was full takes part
-again only after its next look at the disk: so many seconds' attempts are added."""
+again only after its next look at the disk: the attempts of these seconds are added."""
 
 TIDY_ROUNDS = 25
 """Rounds of housekeeping after which no ledger may be left over: a dropped ledger that is never found is looked for

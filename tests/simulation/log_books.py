@@ -1,4 +1,4 @@
-"""Logs that are streams and keep books of their copies: the universes that have them, and what is judged (rule I9)."""
+"""Logs that are streams with full copies: the universes that have them, and what is judged (rule I9)."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -112,7 +112,7 @@ class Leader:
 
     def many_failed(self, indexes: Sequence[int], error: OctavoError) -> Sequence[int]:
         """Record and check that an ``add_many`` failed. Returns those of its adds that did not happen and never will,
-        as far as the error tells."""
+        as far as the error says."""
         doubt = error.doubt
         if error.may_have_happened and doubt is None:
             raise Violation("P6", f"{self} adds {indexes}: in doubt, and the error does not say where: {error!r}")

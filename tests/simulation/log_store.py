@@ -54,6 +54,6 @@ class LogStore:
             raise Violation("N6", f"page {key} has changed")
 
     def stream_pages_there(self) -> dict[str, PageName]:
-        """The pages of streams that exist now -> what the name of each tells."""
+        """The pages of streams that exist now -> the parts of the name of each."""
         found = {key: parse_document(key) for key in self.server.records[Kind.DOCUMENT]}
         return {key: name for key, name in found.items() if name is not None}

@@ -145,9 +145,9 @@ class Plan:
     deferred: bool = False
     """Whether ledgers have deferred sync."""
     full_copies: bool = False
-    """Whether ledgers keep books of their copies: each of them records missing ones, or requires all."""
+    """Whether ledgers have full copies: each of them records missing ones, or requires all."""
     log_copies: bool = False
-    """Whether logs that are streams keep books of their copies (``log_books.py``)."""
+    """Whether logs that are streams have full copies (``log_books.py``)."""
     hardships: Hardships = field(default_factory=Hardships)
     repair: RepairSettings = QUICK_REPAIR
     drains: bool = False
@@ -325,7 +325,7 @@ def defer(plan: Plan, rng: random.Random) -> None:
 
 
 def keep_books(plan: Plan, rng: random.Random) -> None:
-    """Change the plan so that ledgers keep books of their copies (rule I9), not all bookies are needed to acknowledge,
+    """Change the plan so that ledgers have full copies (rule I9), not all bookies are needed to acknowledge,
     spares are there, and connections and bookies fail. No disk loses synced data: a ledger that requires all copies
     cannot be closed while one is lost for good."""
     plan.full_copies, plan.logs, plan.restores_metadata, plan.unlucky = True, 0, False, 0

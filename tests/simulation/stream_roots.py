@@ -73,7 +73,7 @@ class StreamRoots:
 
     @property
     def length(self) -> int:
-        """Payload bytes of all positions ever, as far as the latest version tells."""
+        """Payload bytes of all positions ever, as far as the latest version shows."""
         return self.current.length if self.current.has_end else self.current.last_fragment.length_before
 
     def begin_of(self, term: int) -> int:
@@ -238,7 +238,7 @@ def _events(before: StreamMetadata, after: StreamMetadata) -> Iterator[str]:
     elif following.first_entry_id > last.first_entry_id:
         yield "stream: fragment begun"
     elif before.state is StreamState.IN_RECOVERY and after.state is StreamState.AT_REST:
-        yield "stream: laid to rest by recovery"
+        yield "stream: put at rest by recovery"
     if after.revision > before.revision:
         moved = after.tail_position > before.tail_position
         yield "stream: fragments paged out" if moved else "stream: pages repaired"

@@ -126,13 +126,13 @@ FULL_COPIES = {
     "copies-are-believed": 11,
     "full-is-acknowledged": 8,
 }
-"""Canary in full copies -> the first seed to try, of quick universes whose ledgers keep books of their copies."""
+"""Canary in full copies -> the first seed to try, of quick universes whose ledgers have full copies."""
 
 LOG_COPIES = {
     "takeover-owes-nothing": 37,
     "required-copies-are-missing": 19,
 }
-"""Canary in full copies of logs -> the first seed to try, of quick universes whose logs keep books of their copies."""
+"""Canary in full copies of logs -> the first seed to try, of quick universes whose logs have full copies."""
 
 REPAIR = {
     "repair-open-fragment": ("", 12),

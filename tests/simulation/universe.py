@@ -252,7 +252,7 @@ class Universe:
         return self._run_all(works)
 
     def _start_log_applications(self) -> list[asyncio.Future[None]]:
-        """Clients that lead, follow and tidy the same logs. They take the place of those that use ledgers."""
+        """Clients that lead, follow and tidy the same logs. They stand in for the clients that use ledgers."""
         world, plan = self.world, self.world.plan
         works: list[list[Work]] = [[] for _ in range(plan.log_clients)]
         for log in range(plan.logs):

@@ -20,7 +20,7 @@ Work = Callable[[ClientHost, Client], Coroutine[Any, Any, None]]
 """One activity of an application."""
 
 BOOKS: tuple[Literal["recorded", "required"], ...] = ("recorded", "required")
-"""What ledgers that keep books of their copies do about missing ones."""
+"""The full copies of ledgers: what they do about missing ones."""
 
 CREATE_ATTEMPTS_MAX = 40
 

@@ -72,7 +72,7 @@ class _Fate(NamedTuple):
     sizes: dict[int, int]
     names: frozenset[int]
     torn: tuple[_Page, int] | None = None
-    """In this page, only so many bytes of the next version are there."""
+    """In this page, only a number of bytes of the next version are there."""
     scrambled: tuple[int, int, bytes] | None = None
     """Inode, offset and content of a block whose write was interrupted."""
 

@@ -204,7 +204,7 @@ class Writing:
             self._more.set()
 
     async def go_on(self, rounds: int) -> None:
-        """Return once so many more rounds are acknowledged."""
+        """Return once ``rounds`` more are acknowledged."""
         stop = self.count + rounds
         async with asyncio.timeout(60):
             while self.count < stop:

@@ -120,7 +120,7 @@ async def _reaches(log: octavo.Log, stop: int) -> bool:
 async def open_log_cluster(
     metadata: MetadataCluster, layout: str = "chain", bookies_count: int = 3, *, full_copies: str | None = None
 ) -> AsyncIterator[LogCluster]:
-    """So many bookies on this metadata store. Clients and bookies are closed at the end."""
+    """A number of bookies on this metadata store. Clients and bookies are closed at the end."""
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(metadata.stack)
         store = await metadata.open()

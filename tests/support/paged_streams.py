@@ -26,7 +26,7 @@ def many_fragments(
 
 
 def paged(stream: StreamMetadata, *counts: int) -> tuple[StreamMetadata, list[Page]]:
-    """The stream with its oldest fragments in pages of so many each, and the pages."""
+    """The stream with its oldest fragments in pages of these sizes, and the pages."""
     pages: list[Page] = []
     for count in counts:
         page = make_page(stream, stream.fragments[:count], stream.fragments[count])
@@ -41,7 +41,7 @@ def paged_stream(count: int, *counts: int, ledger_id: int = 7) -> tuple[StreamMe
 
 
 def resting(stream: StreamMetadata, entries: int = 2) -> StreamMetadata:
-    """The open stream at rest, with so many entries of 10 bytes in its last fragment."""
+    """The open stream at rest, with this number of entries of 10 bytes in its last fragment."""
     last = stream.last_fragment
     end = EntryId(last.first_entry_id + entries - 1)
     return replace(stream, state=StreamState.AT_REST, last_entry_id=end, length=last.length_before + 10 * entries)

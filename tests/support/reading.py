@@ -114,7 +114,7 @@ class TroubledStore:
 
     @contextlib.asynccontextmanager
     async def watch_ledger(self, _ledger_id: LedgerId) -> AsyncIterator[AsyncIterator[None]]:
-        """A watch that never tells of anything."""
+        """A watch that never reports anything."""
 
         async def nothing() -> AsyncIterator[None]:
             await asyncio.Event().wait()

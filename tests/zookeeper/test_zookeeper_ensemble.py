@@ -193,7 +193,7 @@ async def at_work(client: octavo.Client, works: list[Work]) -> AsyncIterator[Non
 
 
 async def all_add(works: list[Work], more: int) -> None:
-    """Return when every writer that has not failed has had so many more entries acknowledged."""
+    """Return when every writer that has not failed has had ``more`` entries acknowledged."""
     goals = [(work, work.acknowledged + more) for work in works]
     await eventually(lambda: all(work.acknowledged >= goal or work.error is not None for work, goal in goals))
 

@@ -210,7 +210,7 @@ TIMER: Final = "timer"
 
 
 def orders(others: int) -> Iterator[tuple[str, ...]]:
-    """The time-out among so many other events, in every order."""
+    """The time-out among this number of other events, in every order."""
     for chosen in itertools.combinations(EVENTS, others):
         yield from itertools.permutations((TIMER, *chosen))
 

@@ -33,7 +33,7 @@ class World:
     stop: int = 0
 
     def look(self, *, host: str = "a", wall: float = 0.0, store: float = 0.0) -> None:
-        """A client looks at the log. Its clock, and that of the store, are off by so many seconds."""
+        """A client looks at the log. Its clock, and that of the store, are off by these seconds."""
         now = Moment(
             int((NOON_SECONDS + self.seconds + wall) * 1000),
             int((NOON_SECONDS + self.seconds + store) * 1000),

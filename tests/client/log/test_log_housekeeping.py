@@ -104,7 +104,7 @@ async def test_a_long_list_moves_into_pages_and_every_position_is_found() -> Non
 
 
 async def test_a_handle_does_not_end_below_the_first_position() -> None:
-    # A truncation may have passed all that the list tells of the last segment.
+    # A truncation may have passed all that the list says about the last segment.
     store, access, _ = await made("inside-the-open-segment", 1)
     document = (await read_log(store, "orders")).value
     view = ChainView(access, document, b"")
@@ -211,7 +211,7 @@ async def test_a_truncation_of_pages_that_was_interrupted_is_finished() -> None:
 
 
 async def with_large_pages(name: str, *segments: int) -> tuple[MetadataStore, Housekeeper]:
-    """A log with pages of so many segments, which have ledgers."""
+    """A log with pages of these numbers of segments, which have ledgers."""
     store, _, keeper = await made(name, 3)
     known = await read_log(store, "orders")
     first, pages = 0, []
@@ -314,7 +314,7 @@ def large_segments(count: int) -> tuple[Segment, ...]:
 
 
 def full_list(segments: int, pages: int) -> LogDocument:
-    """A list with as much of everything as it may have, and so many segments and pages."""
+    """A list with as much of everything as it may have, and this number of segments and pages."""
     page = PageReference(page_document("f" * 32, "f" * 32), 2000, 2**60, 2**60, 2**60, 2**42, 2**42)
     return replace(
         empty_log(),

@@ -428,7 +428,7 @@ def play[T](act: Callable[[Scene], Coroutine[Any, Any, T]], *, drains: bool = Tr
 
 
 async def acknowledged(scene: Scene, *names: str) -> None:
-    """So many adds are made, one by one."""
+    """This number of adds is made, one by one."""
     for name in names:
         scene.add(name)
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Logs that are streams and keep books of their copies (rules I9, G3 to G5), on bookies in memory. With three bookies
+"""Logs that are streams and have full copies (rules I9, G3 to G5), on bookies in memory. With three bookies
 each of them is a member of every fragment; the third one answers late, or never."""
 
 import asyncio

@@ -64,7 +64,7 @@ class StreamLog:
         self.ledger_id = reader._layout.view.document.ledger_id  # type: ignore[attr-defined]
 
     async def write(self, *payloads: bytes) -> int:
-        """In a term of its own, which is laid to rest; gives its term."""
+        """In a term of its own, at rest afterwards; gives its term."""
         writer = await self.streams.take_over(self.ledger_id, password=PASSWORD)
         await writer.add_many(payloads)
         await writer.close()
@@ -391,8 +391,8 @@ async def test_long_polls_name_the_term_that_is_followed(logs: LogCluster) -> No
 
 @pytest.mark.parametrize("deaf", [False, True])
 async def test_a_follower_without_a_watch_is_told_by_fences_and_silence(logs: LogCluster, *, deaf: bool) -> None:
-    """A watch may be late. The bookies that a takeover fences answer long polls; of those that do not answer a follower
-    reads the metadata, too."""
+    """A watch may be late. The bookies that a takeover fences answer long polls; if they do not, a follower reads the
+    metadata, too."""
     made = await stream_log(logs)
     writer = await made.streams.take_over(made.ledger_id, password=PASSWORD)
     await writer.add(b"a")

@@ -102,7 +102,7 @@ async def test_closing_without_all_copies_is_refused_loses_nothing_and_can_be_tr
         await writer.add(b"x")
     for _ in range(2):
         with pytest.raises(
-            UnderReplicatedError, match=r"not laid to rest: its entries 1 to 3 .*: bookie b2: no answer yet$"
+            UnderReplicatedError, match=r"was not closed: its entries 1 to 3 .*: bookie b2: no answer yet$"
         ):
             await writer.close()
         assert not writer.closed
@@ -213,7 +213,7 @@ async def test_a_roll_begins_behind_what_has_all_copies_and_owes_nothing(logs: L
 
 
 async def more_bookies(logs: LogCluster, count: int) -> list[FakeBookie]:
-    """Registers so many further bookies."""
+    """Registers this number of further bookies."""
     bookies = await logs.stack.enter_async_context(registered_bookies(logs.store, count, first=len(logs.bookies)))
     logs.bookies += bookies
     return bookies

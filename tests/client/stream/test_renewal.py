@@ -37,7 +37,7 @@ async def cluster() -> AsyncIterator[StreamCluster]:
 
 
 async def near_the_end(cluster: StreamCluster, left: int, **options: Any) -> TermWriter:
-    """The writer of a new stream, with so many places left before its renewal. No bookie holds what is below."""
+    """The writer of a new stream, with this number of places left before its renewal. No bookie holds what is below."""
     writer = await cluster.client("first", **options).streams.create(THREE, password=PASSWORD)
     offset = RENEWAL_OFFSET - left
     base = writer.stream.last_fragment

@@ -1,4 +1,4 @@
-"""Streams on bookies in memory that speak the real wire: created, written, taken over, laid to rest."""
+"""Streams on bookies in memory that speak the real wire: created, written, taken over, put at rest."""
 
 import asyncio
 import socket
@@ -158,7 +158,7 @@ async def terms_of_others(cluster: StreamCluster, ledger_id: LedgerId, count: in
 async def test_a_writer_that_leaves_late_learns_from_a_page_that_its_term_ended_with_its_last_entry(
     cluster: StreamCluster,
 ) -> None:
-    """Rule T8: the end that it wanted stands, and only the page tells."""
+    """Rule T8: the end that it wanted stands, and only the page shows it."""
     cluster.fake.interposed.silence("watch_stream")
     writer = await create(cluster)
     await writer.add_many([b"a", b"b"])

@@ -64,7 +64,7 @@ async def test_a_candidate_that_was_paused_disturbs_no_leader(logs: LogCluster, 
 
 
 async def _paused_at(logs: LogCluster, number: int, *, rests: bool, before: bool) -> bool:
-    """Whether a takeover has so many calls; it is paused in this one."""
+    """Whether a takeover has this number of calls; it is paused in this one."""
     name = f"orders-{number}"
     log = await logs.log(name)
     former = await log.take_over()
