@@ -77,13 +77,19 @@ async def _verify(task: VerifyTask) -> AsyncGenerator[ReplicaReport]:
         replicas = _ReplicaReader(client)
         for wanted in task.ranges:
             try:
-                kept = await kept_of(client, wanted.ledger_id, wanted.last)
-                if kept is not None:  # else it was truncated meanwhile: nothing of it is missing
-                    rest = replace(wanted, first=max(wanted.first, kept.first_kept))
-                    for report in await _verify_range(replicas, kept.ledger, rest, password):
-                        yield report
+                for report in await _verify_wanted(replicas, wanted, password):
+                    yield report
             except NoSuchLedgerError:
                 continue
+
+
+async def _verify_wanted(replicas: "_ReplicaReader", wanted: EntryRange, password: bytes) -> Sequence[ReplicaReport]:
+    """Of what is kept by now of a range that was planned. Raises as :func:`_verify_range`."""
+    kept = await kept_of(replicas.client, wanted.ledger_id, wanted.last)
+    if kept is None:  # it was truncated meanwhile: nothing of it is missing
+        return []
+    rest = replace(wanted, first=max(wanted.first, kept.first_kept))
+    return await _verify_range(replicas, kept.ledger, rest, password)
 
 
 async def _verify_range(

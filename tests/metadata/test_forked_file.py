@@ -37,6 +37,13 @@ def test_child_does_not_open_a_file_that_was_open_under_whatever_name(path: Path
     database.close()
 
 
+def test_child_does_not_open_a_file_that_was_moved_while_it_was_open(path: Path, tmp_path: Path) -> None:
+    database = opened(path)
+    moved = path.rename(tmp_path / "moved.db")
+    assert in_child(partial(open_and_ask, moved)).startswith(f"ForkedError: {moved} was open")
+    database.close()
+
+
 def test_child_opens_a_file_that_was_closed_before_the_fork(path: Path) -> None:
     database = opened(path)
     cluster_id = database.cluster_id()

@@ -10,7 +10,7 @@ from octavo.pipeline.coverage import Coverage, NotCovered, Why, coverage_of, kep
 from octavo.pipeline.planning import EntryRange
 from octavo.pipeline.replicas import Problem
 from octavo.pipeline.selection import parse_selection
-from octavo.pipeline.verify_read import ReplicaReport, _ReplicaReader, _verify_range
+from octavo.pipeline.verify_read import ReplicaReport, _ReplicaReader, _verify_range, _verify_wanted
 from octavo.protocol.ids import LedgerId
 from support.log_cluster import LogCluster, open_log_cluster
 from support.metadata_clusters import MemoryCluster
@@ -45,11 +45,7 @@ async def verified(client: Client, coverage: Coverage) -> list[ReplicaReport]:
     """The reports of what a task of ``verify`` does with each piece."""
     reports: list[ReplicaReport] = []
     for piece in coverage.pieces:
-        wanted = piece.range
-        kept = await kept_of(client, wanted.ledger_id, wanted.last)
-        assert kept is not None
-        assert kept.first_kept <= wanted.first
-        reports += await _verify_range(_ReplicaReader(client), kept.ledger, wanted, b"")
+        reports += await _verify_wanted(_ReplicaReader(client), piece.range, b"")
     return reports
 
 
@@ -94,6 +90,45 @@ async def test_a_stream_with_pages_is_looked_at_as_far_as_it_is_kept(streams: Lo
     still = await kept_of(client, ledger_id, part.last)
     assert still is not None
     assert still.first_kept == part.first + 1
+
+
+async def test_of_what_is_truncated_between_the_plan_and_the_end_of_its_reading_nothing_is_a_finding(
+    streams: LogCluster,
+) -> None:
+    log = await streams.log()
+    for _ in range(2):
+        async with log.lead() as writer:
+            await writer.add_many([b"x"] * 4)
+    client = await streams.client()
+    planned = (await covered_in(streams, client)).pieces[0].range
+    whole = await kept_of(client, planned.ledger_id, planned.last)
+    assert whole is not None
+    await log.truncate(2)
+    for bookie in streams.bookies:
+        for place in (0, 1):
+            del bookie.ledgers[planned.ledger_id].entries[planned.first + place]
+
+    later = await _verify_wanted(_ReplicaReader(client), planned, b"")
+    assert [(report.entries, report.findings) for report in later] == [(2, [])] * 3, "planned before the truncation"
+    begun = await _verify_range(_ReplicaReader(client), whole.ledger, planned, b"")
+    assert [report.findings for report in begun] == [[]] * 3, "begun before the truncation"
+    del streams.bookies[0].ledgers[planned.ledger_id].entries[planned.first + 3]
+    found = [report.findings for report in await _verify_range(_ReplicaReader(client), whole.ledger, planned, b"")]
+    assert sorted(found) == [[], [], [(3, 3, Problem.MISSING)]]
+
+
+async def test_entries_of_a_bookie_that_does_not_answer_are_not_said_to_be_missing(streams: LogCluster) -> None:
+    log = await streams.log()
+    async with log.lead() as writer:
+        await writer.add_many([b"x"] * 4)
+    client = await streams.client()
+    away = streams.bookies[0]
+    await away.stop()
+    for report in await verified(client, await covered_in(streams, client)):
+        if report.bookie == away.bookie_id:
+            assert report.findings == [(0, 3, Problem.UNREACHABLE)]
+        else:
+            assert (report.entries, report.findings) == (4, [])
 
 
 async def test_findings_in_a_stream_are_positions(streams: LogCluster) -> None:
