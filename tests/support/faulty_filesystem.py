@@ -23,7 +23,7 @@ import errno
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -65,21 +65,23 @@ class Inode:
 
     def _touch(self, start: int, stop: int) -> None:
         self._serial += 1
-        for page in range(start // PAGE_BYTES, (stop + PAGE_BYTES - 1) // PAGE_BYTES):
-            self.dirty[page] = self._serial
+        touched = range(start // PAGE_BYTES, (stop + PAGE_BYTES - 1) // PAGE_BYTES)
+        self.dirty.update(dict.fromkeys(touched, self._serial))
 
     def begin_sync(self) -> Callable[[], None]:
         """What to call when the sync ends: makes durable what is in the file now, not what is written meanwhile."""
-        covered = dict(self.dirty)
-        image = bytes(self.volatile)
+        covered, size = dict(self.dirty), len(self.volatile)
+        images = [(start, bytes(self.volatile[start:stop])) for start, stop in _ranges_of(covered)]
 
         def finish() -> None:
-            _set_size(self.durable, len(image))
-            for page, serial in covered.items():
-                _copy_page(self.durable, image, page)
-                if self.dirty.get(page) == serial:
-                    del self.dirty[page]
-            if len(self.volatile) == len(image):
+            _set_size(self.durable, size)
+            for start, image in images:
+                self.durable[start : start + len(image)] = image
+            if self.dirty == covered:
+                self.dirty.clear()
+            else:
+                self.dirty = {page: serial for page, serial in self.dirty.items() if covered.get(page) != serial}
+            if len(self.volatile) == size:
                 self.size_dirty = False
 
         return finish
@@ -116,6 +118,19 @@ class Inode:
             if chance.random() < 0.15:
                 _scramble_block(kept, block, chance)
         return bytes(kept)
+
+
+def _ranges_of(pages: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The pages' bytes as ranges, exclusive: pages that follow each other are one."""
+    first = following = None
+    for page in sorted(pages):
+        if page != following:
+            if first is not None and following is not None:
+                yield first * PAGE_BYTES, following * PAGE_BYTES
+            first = page
+        following = page + 1
+    if first is not None and following is not None:
+        yield first * PAGE_BYTES, following * PAGE_BYTES
 
 
 def _set_size(content: bytearray, size: int) -> None:

@@ -135,7 +135,7 @@ async def create_elsewhere() -> object:
 
 async def use_all(made: Made) -> dict[str, str]:
     """What each use raised, or gave."""
-    raised = {CONNECTIONS: str(sockets_of_internet())}
+    raised = {CONNECTIONS: str(len(sockets_of_internet()))}
     for name, use in {**uses(made), NEW_ELSEWHERE: create_elsewhere}.items():
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
