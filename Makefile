@@ -60,10 +60,10 @@ soak: setup ## run crash, kill, recovery and damage tests in their long form, th
 		OCTAVO_STREAM_TAKEOVERS=200 \
 		OCTAVO_PROCEDURES=1 OCTAVO_SPARK_CLUSTER=1 OCTAVO_REPLAY_BYTES=2000000000 OCTAVO_UPGRADE_ROUNDS=2 \
 		OCTAVO_UPGRADE_FROM=$(UPGRADE_FROM) \
-		$(VENV)/pytest -o faulthandler_timeout=1800 tests/crash tests/bookie/test_storage_crash.py tests/processes/test_kills.py \
-		tests/processes/test_recovery_processes.py tests/processes/test_log_takeovers.py tests/processes/test_stream_takeovers.py \
-		tests/processes/test_repair.py tests/processes/test_procedures.py \
-		tests/processes/test_systemd_units.py tests/processes/test_upgrade.py tests/processes/test_older_bookies.py \
+		$(VENV)/pytest -o faulthandler_timeout=1800 tests/crash tests/bookie/storage/test_storage_crash.py tests/processes/bookies/test_kills.py \
+		tests/processes/logs/test_recovery_processes.py tests/processes/logs/test_log_takeovers.py tests/processes/logs/test_stream_takeovers.py \
+		tests/processes/commands/test_repair.py tests/processes/commands/test_procedures.py \
+		tests/processes/commands/test_systemd_units.py tests/processes/bookies/test_upgrade.py tests/processes/bookies/test_older_bookies.py \
 		tests/security/test_tls_bookies.py tests/security/test_new_ledgers.py tests/pipeline/test_standalone.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set guarded=1
@@ -73,7 +73,7 @@ rehearse: setup ## install, watch, break and upgrade a cluster on three hosts of
 	@$(VENV)/python scripts/rehearsal.py
 
 docs: setup ## build the documentation site, strictly, into .check/docs/site
-	@$(VENV)/python scripts/build_docs.py
+	@$(VENV)/python scripts/artifacts/build_docs.py
 
 bench: setup ## run the benchmark suite
 	@$(VENV)/python scripts/bench.py

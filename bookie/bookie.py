@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import structlog
-from octavo.bookie.admin.subject import ReadyBookie, Subject
+from octavo.bookie.admin.administered import ReadyBookie, Subject
 from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import BookieConfig, is_loopback
-from octavo.bookie.copies.face import LedgerCopies
+from octavo.bookie.copies.local_storage import LedgerCopies
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
 from octavo.bookie.identity.cookie import Identity as StartedIdentity
 from octavo.bookie.identity.cookie import claim_identity, note_served
@@ -35,17 +35,17 @@ from octavo.bookie.part_settings import (
     storage_settings,
     upkeep_settings,
 )
-from octavo.bookie.presence import Presence
 from octavo.bookie.principals_watch import PrincipalsWatch
+from octavo.bookie.registered_state import Presence
 from octavo.bookie.server.access import Access
-from octavo.bookie.server.arrivals import Arrivals
 from octavo.bookie.server.audit import Audit
+from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.certificates import CertificateKeeper
 from octavo.bookie.server.ledger_privacy import LedgerPrivacy
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.server import BookieServer
 from octavo.bookie.server.service import BookieService, Identity, TlsFacts
-from octavo.bookie.server.standing import Standing
+from octavo.bookie.server.tls_port import Arrivals
 from octavo.bookie.start_errors import disk_error, listen_error, storage_error
 from octavo.bookie.storage.replay import JournalUnreadableError
 from octavo.bookie.storage.storage import Storage
@@ -54,7 +54,7 @@ from octavo.bookie.upkeep.garbage import GarbageCollector
 from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
 from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.bookie.upkeep.reserve import release_reserves_if_full
-from octavo.bookie.upkeep.reviver import Reviver
+from octavo.bookie.upkeep.tombstone_reversal import Reviver
 from octavo.bookie.upkeep.truncated import TruncatedStreams
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metadata import MetadataStore

@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
-from octavo.bookie.copies.face import LedgerCopies
+from octavo.bookie.copies.local_storage import LedgerCopies
 from octavo.bookie.server.service import BookieService
 from octavo.metadata import BookieRegistration, MetadataStore
 from octavo.protocol.ids import BookieId

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from octavo.bookie.admin.server import SOCKET_NAME
-from octavo.bookie.server.answer_memory import ANSWER_BYTES_MIN
+from octavo.bookie.memory.answer_memory import ANSWER_BYTES_MIN
 from octavo.bookie.upkeep.hours import Hours
+from octavo.metadata.cluster.registration import RACK_UNNAMED, check_host, check_rack
 from octavo.metadata.connect import without_password
-from octavo.metadata.model import is_bookie_id
-from octavo.metadata.registration import RACK_UNNAMED, check_host, check_rack
+from octavo.metadata.ledger.model import is_bookie_id
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.security.contexts import ServerFiles
 

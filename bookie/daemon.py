@@ -22,7 +22,7 @@ import structlog
 import uvloop
 from octavo._version import __version__
 from octavo.bookie.admin.process import ProcessStatistics
-from octavo.bookie.attendant import Attendant
+from octavo.bookie.administration import Attendant
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import Companion
 from octavo.bookie.config import BookieConfig
@@ -32,11 +32,11 @@ from octavo.bookie.identity.errors import DataWrongError
 from octavo.bookie.log_level import LogLevel
 from octavo.bookie.logs import configure_logging
 from octavo.bookie.notify import ADDRESS_KEY, notify_supervisor
-from octavo.bookie.pulse import Pulse
+from octavo.bookie.process_health import Pulse
 from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import MetadataStore
-from octavo.metadata.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
 from octavo.metadata.connect import open_cluster
+from octavo.metadata.updates.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError
 
 log = structlog.get_logger("octavo.bookie")

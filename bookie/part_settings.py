@@ -1,7 +1,7 @@
 """Which part of a bookie gets which of the bookie's settings."""
 
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.server.answer_memory import AnswerTiming
+from octavo.bookie.memory.answer_memory import AnswerTiming
 from octavo.bookie.server.limits import ArrivalLimits, ClientLimits, ConnectionLimits
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.bookie.upkeep.disk_watch import DiskLimits

@@ -7,8 +7,8 @@ import structlog
 from octavo.bookie.server.access import Access
 from octavo.bookie.server.audit import Audit
 from octavo.metadata import MetadataStore, Versioned
-from octavo.metadata.follow import follow
-from octavo.metadata.principals import DOCUMENT, Principals, decode_principals
+from octavo.metadata.cluster.principals import DOCUMENT, Principals, decode_principals
+from octavo.metadata.store.follow import follow
 from octavo.protocol.errors import OctavoError
 
 log = structlog.get_logger("octavo.bookie")

@@ -12,7 +12,7 @@ from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 
 if TYPE_CHECKING:
     from octavo.metadata import MetadataStore
-    from octavo.metadata.principals import Principal, Principals
+    from octavo.metadata.cluster.principals import Principal, Principals
 
 app = typer.Typer(name="access", help="Manage access to the cluster: principals, roles and keys.", no_args_is_help=True)
 
@@ -43,7 +43,7 @@ async def add(
     """
     from dataclasses import replace  # noqa: PLC0415 - `octavo --help` needs none of this
 
-    from octavo.metadata.principals import Principal, roles_from_text  # noqa: PLC0415
+    from octavo.metadata.cluster.principals import Principal, roles_from_text  # noqa: PLC0415
 
     roles = roles_from_text(role)
 
@@ -175,7 +175,7 @@ def _known(principals: "Principals", name: str) -> "Principal":
 
 
 async def _read(store: "MetadataStore") -> "tuple[Principals, int | None]":
-    from octavo.metadata.principals import DOCUMENT, Principals, decode_principals  # noqa: PLC0415
+    from octavo.metadata.cluster.principals import DOCUMENT, Principals, decode_principals  # noqa: PLC0415
 
     stored = await store.read_document(DOCUMENT)
     return (Principals(), None) if stored is None else (decode_principals(stored.value), stored.version)
@@ -183,8 +183,8 @@ async def _read(store: "MetadataStore") -> "tuple[Principals, int | None]":
 
 async def _change(session: Session, change: "Callable[[Principals], Principals]") -> None:
     """Change the document by compare-and-set; when another command has changed it meanwhile, do it again on that."""
-    from octavo.metadata.principals import DOCUMENT, encode_principals  # noqa: PLC0415
-    from octavo.metadata.store import Version  # noqa: PLC0415
+    from octavo.metadata.cluster.principals import DOCUMENT, encode_principals  # noqa: PLC0415
+    from octavo.metadata.store.store import Version  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         for _ in range(_ATTEMPTS_MAX):

@@ -99,7 +99,7 @@ async def forget_bookie(store: "MetadataStore", name: str) -> None:
     Raises :class:`CommandError` when the cluster does not know the bookie, while it is registered, while the metadata
     of a ledger name it, and when it starts meanwhile.
     """
-    from octavo.metadata.model import is_bookie_id  # noqa: PLC0415
+    from octavo.metadata.ledger.model import is_bookie_id  # noqa: PLC0415
 
     bookie_id = BookieId(name)
     # Read first: if the bookie starts from now on, its cookie changes, and the delete below fails.
@@ -134,7 +134,7 @@ async def _check_not_registered(store: "MetadataStore", bookie_id: BookieId) -> 
 
 async def _ledger_that_names(store: "MetadataStore", bookie_id: BookieId) -> "LedgerId | None":
     """The first ledger with the bookie in one of its fragments."""
-    from octavo.metadata.paging import members_of  # noqa: PLC0415 - needed by this command only
+    from octavo.metadata.updates.paging import members_of  # noqa: PLC0415 - needed by this command only
 
     async for ledger_id in store.list_ledgers():
         try:

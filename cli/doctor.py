@@ -223,7 +223,7 @@ async def _cluster(session: Session) -> list[Finding]:
 
 async def _largest_document(store: "MetadataStore") -> list[Finding]:
     """Store and delete a document of the largest size: with ZooKeeper, `jute.maxbuffer` must allow it."""
-    from octavo.metadata.store import DOCUMENT_BYTES_MAX
+    from octavo.metadata.store.store import DOCUMENT_BYTES_MAX
 
     name = f"doctor/{os.getpid()}-{os.urandom(8).hex()}"
     try:
@@ -243,7 +243,7 @@ async def _largest_document(store: "MetadataStore") -> list[Finding]:
 
 async def reachable(name: str, address: str) -> Finding:
     """Whether this host can connect to a bookie."""
-    from octavo.metadata.registration import endpoint_of
+    from octavo.metadata.cluster.registration import endpoint_of
 
     begun = time.perf_counter()
     try:
@@ -262,7 +262,7 @@ async def reachable(name: str, address: str) -> Finding:
 
 async def clocks_of_store(store: "MetadataStore") -> list[Finding]:
     """Compare the store's clock with ours, and tell what the auditor of repair has found of its own."""
-    from octavo.repair.waits import DOCUMENT, decode_waits
+    from octavo.repair.base.waits import DOCUMENT, decode_waits
 
     before = time.time()
     clock = await store.time_ms() / 1000

@@ -25,10 +25,10 @@ from octavo.cli.session import (
 from octavo.protocol.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from octavo.pipeline.base.options import ClusterOptions
     from octavo.pipeline.jobs.inventory import Share
     from octavo.pipeline.jobs.loglines import Count
     from octavo.pipeline.jobs.verify import VerifySummary
-    from octavo.pipeline.options import ClusterOptions
     from pyspark.sql import SparkSession
 
 app = typer.Typer(name="pipeline", help="Jobs over whole clusters, on Spark (octavo[spark]).", no_args_is_help=True)
@@ -188,8 +188,8 @@ async def verify(
     """
     _need_spark()
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
-    from octavo.pipeline.coverage import WORDS, Why  # noqa: PLC0415
     from octavo.pipeline.jobs import verify as job  # noqa: PLC0415
+    from octavo.pipeline.jobs.coverage import WORDS, Why  # noqa: PLC0415
 
     where = None if report is None else report.absolute()
 
@@ -343,7 +343,7 @@ async def clean(
     They are ledgers that were written for a dataset and are not in it.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
-    from octavo.pipeline.datasets import dataset_store  # noqa: PLC0415
+    from octavo.pipeline.base.datasets import dataset_store  # noqa: PLC0415
 
     async with dataset_store(_cluster(session, None)) as datasets:
         cleaned = await datasets.clean(dataset, older_than_seconds=older_than)
@@ -382,8 +382,8 @@ def _need_spark() -> None:
 
 
 def _cluster(session: Session, password_file: Path | None) -> "ClusterOptions":
-    from octavo.pipeline.options import ClusterOptions  # noqa: PLC0415
-    from octavo.pipeline.paths import settled  # noqa: PLC0415
+    from octavo.pipeline.base.options import ClusterOptions  # noqa: PLC0415
+    from octavo.pipeline.base.paths import settled  # noqa: PLC0415
 
     file = None if password_file is None else str(password_file)
     return settled(ClusterOptions(session.metadata_uri, password_file=file))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from octavo.cli.output import Progress, progress_bar
 from octavo.cli.session import CommandError, LogLevel, finish
-from octavo.pipeline.session import spark_session
+from octavo.pipeline.jobs.session import spark_session
 from pyspark import StatusTracker
 from pyspark.errors import PySparkException
 

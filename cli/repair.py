@@ -27,7 +27,7 @@ from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
 
 if TYPE_CHECKING:
     from octavo.metadata import MetadataStore
-    from octavo.repair.operators import RepairStatus
+    from octavo.repair.operate.operators import RepairStatus
 
 app = typer.Typer(
     name="repair",
@@ -70,7 +70,7 @@ async def status(
     cannot be repaired, with the reason and the bookies that it depends on.
     """
     from octavo.cli.output import print_json  # noqa: PLC0415
-    from octavo.repair.operators import read_status, status_fields  # noqa: PLC0415
+    from octavo.repair.operate.operators import read_status, status_fields  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         current = await read_status(store)
@@ -108,7 +108,7 @@ async def hold(
     like any other.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
-    from octavo.repair import operators  # noqa: PLC0415
+    from octavo.repair.operate import operators  # noqa: PLC0415
 
     seconds = parse_duration(duration)
     async with await session.open_metadata() as store:
@@ -128,7 +128,7 @@ async def hold(
 @command(app)
 async def release(session: Session, bookie: BookieArgument) -> None:
     """End a hold before its time."""
-    from octavo.repair import operators  # noqa: PLC0415
+    from octavo.repair.operate import operators  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         await operators.release(store, bookie, now_ms=_now_ms())
@@ -149,8 +149,8 @@ async def drain(
     Nothing new is placed on the bookie, writers replace it, and its copies are made again elsewhere. When `octavo
     repair drain --wait` ends with 0, the bookie can be stopped and retired.
     """
-    from octavo.metadata.repair_states import Condition  # noqa: PLC0415
-    from octavo.repair import operators  # noqa: PLC0415
+    from octavo.metadata.cluster.repair_states import Condition  # noqa: PLC0415
+    from octavo.repair.operate import operators  # noqa: PLC0415
 
     if patience_seconds is not None and not wait_for_it:
         raise InvalidArgumentError("--timeout needs --wait: without it, the command does not wait")
@@ -170,7 +170,7 @@ async def drain(
 @command(app)
 async def undrain(session: Session, bookie: BookieArgument) -> None:
     """End a drain. What has been moved stays where it is."""
-    from octavo.repair import operators  # noqa: PLC0415
+    from octavo.repair.operate import operators  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         await operators.undrain(store, bookie)
@@ -195,7 +195,8 @@ async def retire(
     from octavo.client.options import ClientOptions  # noqa: PLC0415
     from octavo.client.wire.pool import ConnectionPool  # noqa: PLC0415
     from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
-    from octavo.repair import asking, retiring  # noqa: PLC0415
+    from octavo.repair.base import ask_bookie as asking  # noqa: PLC0415
+    from octavo.repair.operate import retiring  # noqa: PLC0415
 
     if lost and not yes:
         await _confirm(
@@ -226,7 +227,7 @@ async def unretire(session: Session, bookie: BookieArgument) -> int:
     `octavo repair retire` that is stopped, or loses the metadata store, takes back what it began. Where it could not,
     the bookie is still marked as retired and cannot start. A retirement that was completed cannot be taken back.
     """
-    from octavo.repair import retiring  # noqa: PLC0415
+    from octavo.repair.operate import retiring  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         await retiring.unretire(store, bookie, now_ms=_now_ms())
@@ -237,7 +238,7 @@ async def unretire(session: Session, bookie: BookieArgument) -> int:
 @command(app)
 async def pause(session: Session) -> None:
     """Pause repair in the whole cluster. Lost bookies are still noticed."""
-    from octavo.repair import operators  # noqa: PLC0415
+    from octavo.repair.operate import operators  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         await operators.pause(store)
@@ -253,7 +254,7 @@ async def resume(
     ] = False,
 ) -> None:
     """Continue repair after a pause."""
-    from octavo.repair import operators  # noqa: PLC0415
+    from octavo.repair.operate import operators  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         states = await operators.resume(store, override_brake=override_brake)
@@ -276,7 +277,7 @@ async def check(
     answers.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
-    from octavo.repair import operators  # noqa: PLC0415
+    from octavo.repair.operate import operators  # noqa: PLC0415
 
     wanted = [LedgerId(ledger_id) for ledger_id in dict.fromkeys(ledgers)]
     deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
@@ -336,7 +337,7 @@ async def accept_loss(
     """
     from octavo.client.options import ClientOptions  # noqa: PLC0415
     from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
-    from octavo.repair.accepting import BlockedRecovery  # noqa: PLC0415
+    from octavo.repair.operate.accept_loss import BlockedRecovery  # noqa: PLC0415
 
     names = [BookieId(name) for name in dict.fromkeys(without)]
     password = read_password(password_file)
@@ -377,7 +378,7 @@ async def _facts(session: Session) -> dict[str, dict[str, Any]]:
 
 async def _wait_whole(session: Session, store: "MetadataStore", patience_seconds: float | None) -> int:
     from octavo.cli.output import progress_bar  # noqa: PLC0415
-    from octavo.repair.operators import UNFINISHED_MAX, find_unfinished, read_status  # noqa: PLC0415
+    from octavo.repair.operate.operators import UNFINISHED_MAX, find_unfinished, read_status  # noqa: PLC0415
 
     deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
     stuck_since: float | None = None
@@ -400,7 +401,7 @@ async def _wait_whole(session: Session, store: "MetadataStore", patience_seconds
 
 
 def _say_whole(session: Session, current: "RepairStatus") -> int:
-    from octavo.metadata.repair_states import Condition  # noqa: PLC0415
+    from octavo.metadata.cluster.repair_states import Condition  # noqa: PLC0415
 
     away = sorted(current.states.in_condition(Condition.MISSING, Condition.HELD))
     text = "everything is whole"
@@ -415,8 +416,8 @@ async def _wait_drained(
     session: Session, store: "MetadataStore", bookie_id: BookieId, patience_seconds: float | None
 ) -> int:
     from octavo.cli.output import progress_bar  # noqa: PLC0415
-    from octavo.metadata.repair_states import LEAVING  # noqa: PLC0415
-    from octavo.repair.operators import NAMED_MAX, ledgers_naming, read_status  # noqa: PLC0415
+    from octavo.metadata.cluster.repair_states import LEAVING  # noqa: PLC0415
+    from octavo.repair.operate.operators import NAMED_MAX, ledgers_naming, read_status  # noqa: PLC0415
 
     deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
     stuck_since: float | None = None
@@ -459,7 +460,7 @@ class _Notices:
 
     def look(self, current: "RepairStatus", now: float) -> None:
         """Look at the state of repair at a moment."""
-        from octavo.metadata.repair_states import Condition  # noqa: PLC0415
+        from octavo.metadata.cluster.repair_states import Condition  # noqa: PLC0415
 
         if current.auditor is not None:
             self._without_auditor_since = None

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from octavo.metadata.debts import FullCopies
-from octavo.metadata.model import SyncMode
+from octavo.metadata.ledger.debts import FullCopies
+from octavo.metadata.ledger.model import SyncMode
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import ID_MAX

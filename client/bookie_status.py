@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata.registration import BookieState, KnownBookie
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.cluster.registration import BookieState, KnownBookie
+from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Info, InfoAnswer

@@ -26,37 +26,37 @@ from octavo.client.arguments import (
     checked_protection,
     checked_residues,
 )
+from octavo.client.async_context import Closable
+from octavo.client.awaitable_context import Opening
 from octavo.client.bookie_status import BookieStatus, bookie_statuses
+from octavo.client.choose.placer import Placer
 from octavo.client.client_name import default_client_name
-from octavo.client.closable import Closable
-from octavo.client.creations import Creations, delete_created
 from octavo.client.deleting import delete_by_id
-from octavo.client.departures import Departures
-from octavo.client.log.ledgers import LedgerAccess, NewSegment
+from octavo.client.departed_bookies import Departures
 from octavo.client.log.logs import LogFace, Logs
-from octavo.client.log.pacing import TakeoverPacing
-from octavo.client.opening import Opening
+from octavo.client.log.seam.access import LedgerAccess, NewSegment
+from octavo.client.log.seam.pacing import TakeoverPacing
 from octavo.client.options import ClientOptions, ConnectOptions
-from octavo.client.place.placer import Placer
+from octavo.client.pending_creations import Creations, delete_created
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader, open_reader
 from octavo.client.read.replica_read import ReplicaAnswer, read_replica
 from octavo.client.read.source import LedgerSource
 from octavo.client.recover.recovery import Recoverer
+from octavo.client.recover.stream_taker import StreamTaker
 from octavo.client.same_loop import check_loop
-from octavo.client.stream.streams import Streams
-from octavo.client.stream.taking_over import StreamTaker
+from octavo.client.terms.streams import Streams
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.security import options_with_environment
+from octavo.client.write.copies.writer import writer_kind
 from octavo.client.write.explicit_writer import ExplicitIdWriter
-from octavo.client.write.full_copies_writer import writer_kind
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
-from octavo.metadata.boot_time import BootClock, boot_clock_of
+from octavo.metadata.clocks.boot_time import BootClock, boot_clock_of
 from octavo.metadata.connect import open_cluster
-from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, LOG_KEY, Fragment, LedgerMetadata
+from octavo.metadata.ledger.model import CLIENT_NAME_CHARACTERS_MAX, LOG_KEY, Fragment, LedgerMetadata
 from octavo.metadata.own_tasks import result_of
-from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore, Versioned
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
 from octavo.protocol.errors import (
     ClientClosedError,

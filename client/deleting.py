@@ -1,12 +1,12 @@
 """Deletes a ledger, or a stream with its pages, by its id."""
 
-from octavo.client.log.names import list_document
-from octavo.client.log.stream_document import StreamLogDocument, decode_any_log
-from octavo.metadata.either import EitherMetadata
-from octavo.metadata.model import LOG_KEY
-from octavo.metadata.paging import delete_stream
-from octavo.metadata.store import MetadataStore
-from octavo.metadata.stream_model import StreamMetadata
+from octavo.client.log.documents.names import list_document
+from octavo.client.log.documents.stream import StreamLogDocument, decode_any_log
+from octavo.metadata.ledger.model import LOG_KEY
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.stream.model import StreamMetadata
+from octavo.metadata.updates.paging import delete_stream
 from octavo.protocol.errors import LedgerKindError, MetadataError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 

@@ -1,16 +1,6 @@
 """The metadata of a cluster (ledgers, bookies, cookies, documents, locks) and the stores that hold them."""
 
-from octavo.metadata.changes import (
-    BeginRecovery,
-    ChangeEnsemble,
-    CloseLedger,
-    FinishRecovery,
-    MetadataChange,
-    ReplaceMember,
-)
-from octavo.metadata.connect import open_metadata_store
-from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
-from octavo.metadata.registration import (
+from octavo.metadata.cluster.registration import (
     BookieRegistration,
     BookieState,
     Cookie,
@@ -18,7 +8,17 @@ from octavo.metadata.registration import (
     check_rack,
     split_address,
 )
-from octavo.metadata.store import (
+from octavo.metadata.connect import open_metadata_store
+from octavo.metadata.ledger.changes import (
+    BeginRecovery,
+    ChangeEnsemble,
+    CloseLedger,
+    FinishRecovery,
+    MetadataChange,
+    ReplaceMember,
+)
+from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.store.store import (
     BookieLease,
     Lease,
     LockHolder,
@@ -27,7 +27,7 @@ from octavo.metadata.store import (
     Versioned,
     Watch,
 )
-from octavo.metadata.update import update_ledger, update_stream
+from octavo.metadata.updates.update import update_ledger, update_stream
 
 __all__ = [
     "BeginRecovery",

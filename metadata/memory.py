@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
-from octavo.metadata.handle import RecordMetadataStore
-from octavo.metadata.records import SESSION_KINDS, Kind, Listener, Record, RecordStore, Unchanged
-from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
+from octavo.metadata.store.driver import SESSION_KINDS, Kind, Listener, Record, RecordStore, Unchanged
+from octavo.metadata.store.handle import RecordMetadataStore
+from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT, Version
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import ID_MAX, LedgerId
 

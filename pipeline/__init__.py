@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from octavo.pipeline.format_name import FORMAT_NAME
+from octavo.pipeline.base.format_name import FORMAT_NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from octavo.pipeline.errors import brief_errors
-from octavo.pipeline.filters import IdBounds, take_over
-from octavo.pipeline.format_name import FORMAT_NAME
-from octavo.pipeline.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
-from octavo.pipeline.partitions import RangesPartition
-from octavo.pipeline.paths import settled
-from octavo.pipeline.schema import check_schema, source_schema
+from octavo.pipeline.base.errors import brief_errors
+from octavo.pipeline.base.format_name import FORMAT_NAME
+from octavo.pipeline.base.options import SinkOptions, SourceOptions, parse_sink_options, parse_source_options
+from octavo.pipeline.base.partitions import RangesPartition
+from octavo.pipeline.base.paths import settled
+from octavo.pipeline.base.schema import check_schema, source_schema
+from octavo.pipeline.source.filters import IdBounds, take_over
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class OctavoDataSource(DataSource):
-    """``spark.read.format("octavo")``; the options are those of :mod:`octavo.pipeline.options`."""
+    """``spark.read.format("octavo")``; the options are those of :mod:`octavo.pipeline.base.options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,17 +58,17 @@ class OctavoDataSource(DataSource):
         """For ``spark.readStream``."""
         options = self._source_options()
         if options.log is not None:
-            from octavo.pipeline.log_stream import LogStreamReader
+            from octavo.pipeline.source.log_stream import LogStreamReader
 
             return LogStreamReader(options, check_schema(schema, of_log=True))
-        from octavo.pipeline.stream import StreamReader
+        from octavo.pipeline.source.stream import StreamReader
 
         return StreamReader(options, check_schema(schema))
 
     @brief_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``."""
-        from octavo.pipeline.sink import BatchSink, sink_columns
+        from octavo.pipeline.sink.sink import BatchSink, sink_columns
 
         options = self._sink_options()
         return BatchSink(options, sink_columns(schema, options), overwrite=overwrite)
@@ -76,7 +76,7 @@ class OctavoDataSource(DataSource):
     @brief_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``."""
-        from octavo.pipeline.sink import StreamSink, sink_columns
+        from octavo.pipeline.sink.sink import StreamSink, sink_columns
 
         options = self._sink_options()
         return StreamSink(options, sink_columns(schema, options), overwrite=overwrite)
@@ -106,22 +106,22 @@ class ScanReader(DataSourceReader):
     @brief_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks."""
-        from octavo.pipeline.bridge import LoopThread
+        from octavo.pipeline.base.bridge import LoopThread
 
         with LoopThread("octavo planning") as loop:
             if self._options.log is not None:
-                from octavo.pipeline.log_scan import plan_log_scan
+                from octavo.pipeline.source.log_scan import plan_log_scan
 
                 found = loop.run(plan_log_scan(self._options, self._bounds))
                 return [RangesPartition(ranges, through_log=found.through_log) for ranges in found.partitions]
-            from octavo.pipeline.discovery import plan_scan
+            from octavo.pipeline.source.discovery import plan_scan
 
             plan = loop.run(plan_scan(self._options, self._bounds))
         return [RangesPartition(ranges) for ranges in plan]
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         """The rows of one task."""
-        from octavo.pipeline.reading import read_partition
+        from octavo.pipeline.source.reading import read_partition
 
         yield from read_partition(self._options, self._columns, partition)
 

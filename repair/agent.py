@@ -9,32 +9,32 @@ from datetime import UTC, datetime
 from typing import Final
 
 import structlog
+from octavo.client.choose.placer import Placer
 from octavo.client.options import ClientOptions
-from octavo.client.place.placer import Placer
 from octavo.client.recover.recovery import Recoverer
-from octavo.client.stream.taking_over import StreamTaker
+from octavo.client.recover.stream_taker import StreamTaker
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata.either import EitherMetadata
-from octavo.metadata.follow import follow
-from octavo.metadata.model import LedgerMetadata
-from octavo.metadata.registration import BookieRegistration
-from octavo.metadata.repair_states import DOCUMENT, Condition, RepairStates, decode_states
-from octavo.metadata.store import Versioned
-from octavo.metadata.stream_model import StreamMetadata
+from octavo.metadata.cluster.registration import BookieRegistration
+from octavo.metadata.cluster.repair_states import DOCUMENT, Condition, RepairStates, decode_states
+from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.store.follow import follow
+from octavo.metadata.store.store import Versioned
+from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.adaptive_rate import AdaptiveRate
 from octavo.protocol.entries import LedgerSecrets, derive_secrets, verifier_matches
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
-from octavo.repair.auditor import Audit, Auditor
-from octavo.repair.jobs import Jobs
-from octavo.repair.local import LocalBookie
-from octavo.repair.naming import Naming
-from octavo.repair.pace import Pace
-from octavo.repair.puller import Puller
-from octavo.repair.refill import Refill
-from octavo.repair.running import keep_running
-from octavo.repair.settings import RepairSettings
-from octavo.repair.target import Target
+from octavo.repair.audit.auditor import Audit, Auditor
+from octavo.repair.base.keep_running import keep_running
+from octavo.repair.base.local_bookie import LocalBookie
+from octavo.repair.base.settings import RepairSettings
+from octavo.repair.copy.batched_naming import Naming
+from octavo.repair.copy.jobs import Jobs
+from octavo.repair.copy.pacing import Pace
+from octavo.repair.copy.puller import Puller
+from octavo.repair.copy.target import Target
+from octavo.repair.doubt.refill import Refill
 
 log = structlog.get_logger("octavo.repair")
 

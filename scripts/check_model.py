@@ -13,15 +13,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from model.canaries import CANARIES
-from model.explorer import Exploration, explore
-from model.log_settings import LOG_CANARIES, LOG_JOBS
-from model.published_settings import DEFECTS, PUBLISHED_JOBS
-from model.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
-from model.settings import JOBS
-from model.stream_settings import STREAM_CANARIES, STREAM_JOBS
-from model.term_books_settings import BOOKS_CANARIES, BOOKS_JOBS
-from model.world import World
+from model.engine.explorer import Exploration, explore
+from model.engine.world import World
+from model.ledgers.canaries import CANARIES
+from model.ledgers.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
+from model.ledgers.settings import JOBS
+from model.logs.settings import LOG_CANARIES, LOG_JOBS
+from model.published.settings import DEFECTS, PUBLISHED_JOBS
+from model.streams.settings import STREAM_CANARIES, STREAM_JOBS
+from model.streams.term_books_settings import BOOKS_CANARIES, BOOKS_JOBS
 
 ALL_JOBS = (*JOBS, *REPAIR_JOBS, *STREAM_JOBS, *BOOKS_JOBS)
 ALL_CANARIES = (*CANARIES, *REPAIR_CANARIES, *STREAM_CANARIES, *BOOKS_CANARIES)

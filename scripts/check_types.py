@@ -10,12 +10,17 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "artifacts"))
 
 from build_wheel import ROOT, package_folders, unpack_wheel
 
 SCRATCH = ROOT / ".check"
 SITE = SCRATCH / "site"
 SOURCES = ("tests", "scripts", "examples")
+SCRIPTS = (ROOT / "scripts" / "artifacts", ROOT / "scripts" / "measure")
+"""Their modules are imported by their bare names, as those of scripts/ are."""
 
 
 def tree_paths(output: str) -> str:
@@ -29,7 +34,7 @@ def run_mypy(*arguments: str) -> bool:
     """Run mypy inside the unpacked wheel, print what it says; whether it found nothing wrong."""
     # The current folder comes first in mypy's search: from the root of the tree it would find `bookie` and not
     # `octavo.bookie`.
-    search = [str(SITE), *(str(ROOT / source) for source in SOURCES)]
+    search = [str(SITE), *(str(ROOT / source) for source in SOURCES), *(str(folder) for folder in SCRIPTS)]
     mypy = subprocess.run(
         [
             *(sys.executable, "-m", "mypy"),

@@ -27,7 +27,7 @@ import uvloop
 from bookies_here import start_bookies
 from octavo.bookie.logs import configure_logging
 from octavo.client.log.logs import Layout
-from octavo.client.log.writer import LogWriter
+from octavo.client.log.writer.writer import LogWriter
 from octavo.client.write.writer import LedgerWriter
 
 import octavo

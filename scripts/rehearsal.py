@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts"), str(ROOT / "scripts" / "artifacts")]
 
 from debian_tools import TOOLS_NEEDED, ToolsError, program  # noqa: E402 - from the paths above
 from make_dashboard import EMPTY_WHEN_HEALTHY, queries  # noqa: E402
 from support.browser import Browser  # noqa: E402
-from support.installed import PACKAGES, make_environment, unpack_wheel  # noqa: E402
+from support.commands.installed import PACKAGES, make_environment, unpack_wheel  # noqa: E402
 from support.systemd import Machine  # noqa: E402
 from zookeeper_server import ServerGroup  # noqa: E402
 

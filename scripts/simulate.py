@@ -24,14 +24,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from simulation.absences import ABSENCES  # noqa: E402
 from simulation.campaign import Finding, Order, Report, find, processors, run_order, run_orders, smaller  # noqa: E402
-from simulation.canaries import CANARIES  # noqa: E402
-from simulation.clocks import CLOCK_STEPS  # noqa: E402
+from simulation.canaries.catalogue import CANARIES  # noqa: E402
+from simulation.faults.absences import ABSENCES  # noqa: E402
+from simulation.faults.clocks import CLOCK_STEPS  # noqa: E402
+from simulation.faults.returns import RETURNS  # noqa: E402
+from simulation.faults.siege_moves import SIEGES  # noqa: E402
 from simulation.plan import DISTURBANCES, GUARDED_DISTURBANCES, SIZES  # noqa: E402
 from simulation.record import Record  # noqa: E402
-from simulation.returns import RETURNS  # noqa: E402
-from simulation.siege_moves import SIEGES  # noqa: E402
 from simulation.universe import Outcome  # noqa: E402
 
 PROGRESS_SECONDS = 30.0

@@ -5,11 +5,11 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 
+from octavo.bookie.admin.administered import ReadyBookie, Subject
 from octavo.bookie.admin.process import ProcessStatistics
-from octavo.bookie.admin.subject import ReadyBookie, Subject
 from octavo.bookie.server.access import DENIAL_REASONS
-from octavo.bookie.server.arrivals import HANDSHAKE_OUTCOMES
 from octavo.bookie.server.clients import LIMITS
+from octavo.bookie.server.tls_port import HANDSHAKE_OUTCOMES
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metrics import table
 from octavo.metrics.exposition import Sample

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from octavo.bookie.admin.administered import ReadyBookie, Subject
 from octavo.bookie.admin.collect import samples, state_of
-from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, json_answer
 from octavo.bookie.admin.fields import INTEGER_MAX, Field
+from octavo.bookie.admin.http_messages import JSON, HttpAnswer, HttpError, json_answer
 from octavo.bookie.admin.introspection import profile, stacks
 from octavo.bookie.admin.jobs import Job, JobRunningError, Jobs
 from octavo.bookie.admin.ledger_view import LEDGERS_PER_PAGE_MAX, STATES, Sight, as_seen, bookie_view, list_page, show
@@ -36,7 +37,6 @@ from octavo.bookie.admin.schemas import (
     READY,
     STACKS,
 )
-from octavo.bookie.admin.subject import ReadyBookie, Subject
 from octavo.metadata.connect import without_password
 from octavo.metrics.exposition import CONTENT_TYPE, expose
 from octavo.protocol.errors import NoSuchLedgerError

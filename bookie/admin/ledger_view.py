@@ -6,10 +6,10 @@ import enum
 from typing import Any, NamedTuple
 
 from octavo.metadata import KnownBookie, LedgerMetadata, MetadataStore
-from octavo.metadata.either import EitherMetadata
-from octavo.metadata.model import LOG_KEY, LedgerState
-from octavo.metadata.paging import members_of, parts_of
-from octavo.metadata.stream_fragment import StreamFragment
+from octavo.metadata.ledger.model import LOG_KEY, LedgerState
+from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.stream.fragment import StreamFragment
+from octavo.metadata.updates.paging import members_of, parts_of
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 

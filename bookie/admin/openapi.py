@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.bookie.admin.endpoints import Endpoint
-from octavo.bookie.admin.exchange import JSON
 from octavo.bookie.admin.fields import Field
+from octavo.bookie.admin.http_messages import JSON
 from octavo.bookie.admin.schemas import ERROR
 
 EVERY_ERROR = (400, 401, 403, 404, 405, 408, 413, 431, 500, 503)

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from octavo.bookie.admin.authorization import Visitor, visitor_of
 from octavo.bookie.admin.endpoints import Administration, Call, Endpoint
-from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, HttpRequest
 from octavo.bookie.admin.fields import FieldError, read_body, read_query
+from octavo.bookie.admin.http_messages import JSON, HttpAnswer, HttpError, HttpRequest
 from octavo.bookie.admin.ledger_view import Sight
-from octavo.bookie.admin.visitor import Visitor, visitor_of
 from octavo.bookie.server.audit import Audit
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import structlog
 from octavo.bookie.admin.http import Answerer, HttpLimits, HttpListener, refusal_without_tls
-from octavo.bookie.server.arrivals import Arrivals
 from octavo.bookie.server.limits import ArrivalLimits
+from octavo.bookie.server.tls_port import Arrivals
 from octavo.security import forks
 from octavo.security.contexts import ServerContext
 

@@ -36,9 +36,9 @@ from octavo.bookie.identity.duplicate_start import find_running_original, wait_u
 from octavo.bookie.identity.errors import BookieStartError, DataWrongError
 from octavo.bookie.identity.incarnation import Incarnation
 from octavo.bookie.identity.older_metadata import Seen, hold_garbage_if_older
-from octavo.metadata.registration import Cookie
-from octavo.metadata.repair_states import DOCUMENT, Condition, decode_states
-from octavo.metadata.store import LEASE_SECONDS_DEFAULT, MetadataStore
+from octavo.metadata.cluster.registration import Cookie
+from octavo.metadata.cluster.repair_states import DOCUMENT, Condition, decode_states
+from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT, MetadataStore
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import BookieId
 

@@ -13,8 +13,8 @@ import enum
 from typing import NamedTuple
 
 from octavo.bookie.identity.errors import BookieStartError
-from octavo.metadata.registration import endpoint_of, split_address
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.cluster.registration import endpoint_of, split_address
+from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import OctavoError, WrongClusterError
 from octavo.protocol.frames import FrameDecoder, frame_of, unpack_body
 from octavo.protocol.ids import BookieId

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import structlog
 from octavo.bookie.identity.errors import DataWrongError
-from octavo.metadata.registration import Cookie
-from octavo.metadata.repair_states import DOCUMENT, Condition, decode_states
-from octavo.metadata.store import MetadataStore, Version
+from octavo.metadata.cluster.registration import Cookie
+from octavo.metadata.cluster.repair_states import DOCUMENT, Condition, decode_states
+from octavo.metadata.store.store import MetadataStore, Version
 from octavo.protocol.ids import BookieId
 
 log = structlog.get_logger("octavo.bookie")

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import structlog
-from octavo.metadata.garbage_hold import GarbageHold, set_hold
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.updates.garbage_hold import GarbageHold, set_hold
 from octavo.protocol.ids import BookieId, LedgerId
 
 log = structlog.get_logger("octavo.bookie")

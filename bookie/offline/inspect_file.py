@@ -34,7 +34,7 @@ from octavo.bookie.storage.manifest import EVERY_LEDGER, decode_manifest
 from octavo.bookie.storage.manifest import MAGIC as MANIFEST_MAGIC
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import InvalidArgumentError
-from octavo.protocol.holdings import Doubt
+from octavo.protocol.held_entries import Doubt
 
 _RANGES_SHOWN = 8
 

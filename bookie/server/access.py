@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 from octavo.bookie.server.audit import Audit
-from octavo.metadata.principals import Principals
+from octavo.metadata.cluster.principals import Principals
 from octavo.protocol.errors import OctavoError, UnauthorizedError
 from octavo.protocol.messages import (
     EXTENSION_DENIED,

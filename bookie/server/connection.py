@@ -16,15 +16,15 @@ from functools import partial
 from typing import Any, cast
 
 import structlog
+from octavo.bookie.memory.answer_memory import AnswerQueue
 from octavo.bookie.server.access import Gate
-from octavo.bookie.server.answer_memory import AnswerQueue
-from octavo.bookie.server.arrivals import peer_name
 from octavo.bookie.server.clients import Client
 from octavo.bookie.server.held import HeldRequests
 from octavo.bookie.server.lookups import Lookups
 from octavo.bookie.server.questions import Question, Questions
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
+from octavo.bookie.server.tls_port import peer_name
 from octavo.protocol.entries import verify_batch, verify_explicit_lac
 from octavo.protocol.errors import (
     BookieOverloadedError,

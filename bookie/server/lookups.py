@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
+from octavo.bookie.memory.answer_budget import Grant
+from octavo.bookie.memory.answer_memory import AnswerQueue, Demand
 from octavo.bookie.server.access import Gate
-from octavo.bookie.server.answer_budget import Grant
-from octavo.bookie.server.answer_memory import AnswerQueue, Demand
 from octavo.bookie.server.answers import (
     LIST_BYTES_MAX,
     MISSING_BYTES_MAX,

@@ -13,7 +13,7 @@ from typing import Final
 
 from octavo.bookie.disk.rate import RateLimiter
 from octavo.protocol.adaptive_rate import AdaptiveRate
-from octavo.protocol.giving_way import GivingWay
+from octavo.protocol.background_pacing import GivingWay
 
 PATIENCE_SECONDS: Final = 0.05
 """Longest wait for ordinary reads: twenty reads of 1 MiB each second get through in any case."""

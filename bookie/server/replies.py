@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
 import structlog
+from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.request_counts import RequestCounts
-from octavo.bookie.server.standing import Standing
 from octavo.protocol.errors import InternalError, OctavoError
 from octavo.protocol.frames import LENGTH
 from octavo.protocol.messages import Added, Op, Reply, encode_error

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from octavo.bookie.server.arrivals import Arrivals
 from octavo.bookie.server.connection import Connection
 from octavo.bookie.server.service import BookieService
+from octavo.bookie.server.tls_port import Arrivals
 from octavo.security import forks
 
 _BACKLOG = 512

@@ -10,17 +10,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from octavo.bookie.memory.answer_memory import AnswerMemory, AnswerTiming
+from octavo.bookie.memory.frame_memory import FrameMemory
 from octavo.bookie.server.access import Access
-from octavo.bookie.server.answer_memory import AnswerMemory, AnswerTiming
 from octavo.bookie.server.audit import Audit
+from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.clients import Clients
-from octavo.bookie.server.frame_memory import FrameMemory
 from octavo.bookie.server.ledger_privacy import LedgerPrivacy
 from octavo.bookie.server.limits import ClientLimits, ConnectionLimits
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
 from octavo.bookie.server.request_counts import MeanOfLatest, RequestCounts
-from octavo.bookie.server.standing import Standing
 from octavo.bookie.server.strangers import Strangers
 from octavo.bookie.storage.storage import Storage
 from octavo.metrics.histogram import counts_as_text

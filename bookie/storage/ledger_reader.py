@@ -14,7 +14,7 @@ from octavo.bookie.storage.reads import Amount, EntryReader, ReadResult
 from octavo.bookie.storage.settings import LacView
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, NoSuchLedgerError
-from octavo.protocol.holdings import Holdings
+from octavo.protocol.held_entries import Holdings
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.places import place
 

@@ -14,7 +14,7 @@ from octavo.bookie.storage.ledger_state import (
     may_be_stream,
 )
 from octavo.protocol.entries import header_of
-from octavo.protocol.holdings import Doubt
+from octavo.protocol.held_entries import Doubt
 from octavo.protocol.places import place
 
 _EVICTED_AT_ONCE = 8

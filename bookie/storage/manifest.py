@@ -20,7 +20,7 @@ import struct
 from typing import NamedTuple
 
 import google_crc32c
-from octavo.protocol.holdings import Doubt
+from octavo.protocol.held_entries import Doubt
 
 MAGIC = b"OCTVMFST"
 FORMAT = 1

@@ -17,7 +17,7 @@ from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.index.index import Index
 from octavo.bookie.index.part import Part
 from octavo.bookie.storage.manifest import EMPTY, Manifest, decode_manifest, encode_manifest
-from octavo.protocol.holdings import Doubt
+from octavo.protocol.held_entries import Doubt
 
 MANIFEST_NAME = "manifest"
 

@@ -24,7 +24,7 @@ from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.bookie.storage.damage import DamageReports
 from octavo.protocol.entries import RESIDUE
 from octavo.protocol.errors import BookieStorageError
-from octavo.protocol.holdings import Holdings
+from octavo.protocol.held_entries import Holdings
 
 log = structlog.get_logger()
 

@@ -52,7 +52,7 @@ from octavo.bookie.storage.scrubber import Scrubber
 from octavo.bookie.storage.settings import LacView, StorageSettings, StorageStatistics
 from octavo.bookie.storage.space import StorageSpace
 from octavo.bookie.storage.writes import EntryWriter
-from octavo.protocol.holdings import Doubt
+from octavo.protocol.held_entries import Doubt
 from octavo.protocol.ids import LedgerId
 
 __all__ = ["LacView", "ReadResult", "Storage", "StorageSettings", "StorageStatistics"]

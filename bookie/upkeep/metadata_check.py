@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from octavo.metadata import MetadataStore
-from octavo.metadata.garbage_hold import read_hold
+from octavo.metadata.updates.garbage_hold import read_hold
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 

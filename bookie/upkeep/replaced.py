@@ -19,9 +19,9 @@ import structlog
 from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.metadata_check import MetadataCheck
 from octavo.metadata import LedgerMetadata, MetadataStore
-from octavo.metadata.either import EitherMetadata
-from octavo.metadata.paging import members_of
-from octavo.metadata.stream_model import StreamState
+from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.stream.model import StreamState
+from octavo.metadata.updates.paging import members_of
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import BookieId, LedgerId
 

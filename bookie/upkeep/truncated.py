@@ -18,7 +18,7 @@ import structlog
 from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.metadata_check import MetadataCheck
 from octavo.metadata import MetadataStore
-from octavo.metadata.stream_model import StreamMetadata
+from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.errors import MetadataError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from itertools import islice
 
-from octavo.metadata.records import Kind, ledger_key
+from octavo.metadata.store.driver import Kind, ledger_key
 from octavo.metadata.zookeeper.cluster import DELETES_AT_ONCE, OPERATION_SECONDS_DEFAULT, connect_records
 from octavo.metadata.zookeeper.connection import AnswerLostError
 from octavo.metadata.zookeeper.layout import Paths

@@ -30,7 +30,7 @@ from octavo.cli.output import print_json
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, describe, finish, print_error
 from octavo.client.client import Client
 from octavo.client.write.writer import LedgerWriter
-from octavo.metadata.model import encode_ledger
+from octavo.metadata.ledger.model import encode_ledger
 from octavo.metadata.zookeeper.ledger_creation import TOGETHER_MAX
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 

@@ -23,7 +23,7 @@ async def measure_failover(session: Session, log: "Log", lease_seconds: float, p
 
     Raises :class:`CommandError` when the leading process fails, and what leading raises.
     """
-    from octavo.client.log.names import lock_name  # noqa: PLC0415 - `octavo --help` does without
+    from octavo.client.log.documents.names import lock_name  # noqa: PLC0415 - `octavo --help` does without
     from octavo.metadata.connect import open_cluster  # noqa: PLC0415
 
     process = await asyncio.create_subprocess_exec(

@@ -8,7 +8,7 @@ from octavo.cli.bench.load import Extent, Measurement, open_loop
 
 if TYPE_CHECKING:
     from octavo.client.log.log import Log
-    from octavo.client.log.writer import LogWriter
+    from octavo.client.log.writer.writer import LogWriter
 
 PAUSE_SECONDS = 0.1
 """Between two rolls: every roll takes some tens of milliseconds, so that far more than one add in a hundred falls into

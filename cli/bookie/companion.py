@@ -7,7 +7,7 @@ from octavo.bookie.companion import Companion, CompanionView
 from octavo.bookie.config import BookieConfig
 from octavo.client.options import ClientOptions
 from octavo.repair.agent import Agent
-from octavo.repair.settings import RepairSettings
+from octavo.repair.base.settings import RepairSettings
 from octavo.security.secret_files import read_secret, without_newline
 from octavo.security.tls_options import Tls
 

@@ -54,7 +54,7 @@ async def show(
     Bookies are counted by state. With --ledgers, ledgers and streams are counted, too.
     """
     from octavo.cli.output import print_json, print_line, progress_bar  # noqa: PLC0415
-    from octavo.metadata.cluster_release import finalized_release  # noqa: PLC0415
+    from octavo.metadata.updates.cluster_release import finalized_release  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         facts: dict[str, Any] = {"cluster_id": await store.cluster_id(), "metadata": store.uri}
@@ -155,7 +155,7 @@ async def finalize(
     while an older bookie is registered.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
-    from octavo.metadata import cluster_release  # noqa: PLC0415
+    from octavo.metadata.updates import cluster_release  # noqa: PLC0415
 
     wanted = cluster_release.Release.parse(release)
     async with await session.open_metadata() as store:
@@ -191,7 +191,7 @@ async def hold_garbage(
     release-garbage` ends it.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
-    from octavo.metadata.garbage_hold import GarbageHold, set_hold  # noqa: PLC0415
+    from octavo.metadata.updates.garbage_hold import GarbageHold, set_hold  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         hold = await set_hold(store, GarbageHold(reason, datetime.now(UTC)))
@@ -209,7 +209,7 @@ async def release_garbage(session: Session) -> None:
     After a restore, first check that no ledger is missing that you need.
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
-    from octavo.metadata.garbage_hold import DOCUMENT, read_hold  # noqa: PLC0415
+    from octavo.metadata.updates.garbage_hold import DOCUMENT, read_hold  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         found = await store.read_document(DOCUMENT)

@@ -12,8 +12,8 @@ from octavo.protocol.errors import UnauthorizedError
 
 if TYPE_CHECKING:
     from octavo.client.bookie_status import BookieStatus
-    from octavo.metadata.cluster_release import Release
-    from octavo.metadata.garbage_hold import GarbageHold
+    from octavo.metadata.updates.cluster_release import Release
+    from octavo.metadata.updates.garbage_hold import GarbageHold
 
 WRITABLE_MIN: Final = 3
 """Bookies that a ledger of the default shape needs."""
@@ -41,7 +41,7 @@ def examine(
 ) -> list[Finding]:
     """What is wrong, problems first. Empty for a healthy cluster. ``finalized``: the cluster's release; ``now``: the
     time in seconds since 1970."""
-    from octavo.metadata.cluster_release import release_of  # noqa: PLC0415
+    from octavo.metadata.updates.cluster_release import release_of  # noqa: PLC0415
 
     findings: list[Finding] = []
     if not bookies:

@@ -9,8 +9,8 @@ from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command
 
 if TYPE_CHECKING:
     from octavo.client.bookie_status import BookieStatus
-    from octavo.metadata.cluster_release import Release
-    from octavo.metadata.garbage_hold import GarbageHold
+    from octavo.metadata.updates.cluster_release import Release
+    from octavo.metadata.updates.garbage_hold import GarbageHold
 
 
 def register(app: typer.Typer) -> None:
@@ -40,8 +40,8 @@ async def status(session: Session) -> int:
 
 async def cluster_facts(session: Session) -> dict[str, Any]:
     """Health, bookies by state and findings, as JSON. Raises as a connection to the cluster does."""
-    from octavo.metadata.cluster_release import finalized_release  # noqa: PLC0415
-    from octavo.metadata.garbage_hold import read_hold  # noqa: PLC0415
+    from octavo.metadata.updates.cluster_release import finalized_release  # noqa: PLC0415
+    from octavo.metadata.updates.garbage_hold import read_hold  # noqa: PLC0415
 
     async with await session.connect() as client:
         bookies = await client.bookies(details=True)

@@ -17,8 +17,8 @@ from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, Octa
 
 if TYPE_CHECKING:
     from octavo.metadata import MetadataStore
-    from octavo.metadata.dump import ClusterFacts, DumpEnd, DumpRecord
-    from octavo.metadata.principals import Principal, Principals
+    from octavo.metadata.cluster.principals import Principal, Principals
+    from octavo.metadata.updates.dump import ClusterFacts, DumpEnd, DumpRecord
 
 # ruff: noqa: PLC0415 - `octavo --help` needs no metadata
 
@@ -44,7 +44,7 @@ async def dump(
     fails; with --overwrite the complete dump replaces it.
     """
     from octavo.cli.output import print_json, print_line, progress_bar
-    from octavo.metadata.dump import ClusterFacts, DumpWriter
+    from octavo.metadata.updates.dump import ClusterFacts, DumpWriter
 
     writer = DumpWriter()
     written = 0
@@ -66,11 +66,11 @@ async def dump(
 async def _records(store: "MetadataStore") -> "AsyncIterator[DumpRecord]":
     """Everything permanent, documents first: a ledger that a document names has been created before. The pages of a
     stream come with it: all that its metadata name, and no other."""
-    from octavo.metadata.dump import Document
-    from octavo.metadata.garbage_hold import DOCUMENT
-    from octavo.metadata.model import LedgerMetadata
-    from octavo.metadata.pages import PAGES_PREFIX
-    from octavo.metadata.paging import stored_pages
+    from octavo.metadata.ledger.model import LedgerMetadata
+    from octavo.metadata.stream.pages import PAGES_PREFIX
+    from octavo.metadata.updates.dump import Document
+    from octavo.metadata.updates.garbage_hold import DOCUMENT
+    from octavo.metadata.updates.paging import stored_pages
 
     async for name in store.list_documents():
         found = await store.read_document(name)
@@ -163,12 +163,12 @@ async def restore(
     were then. So the principals come back disabled: enable those that you still trust with `octavo access enable`.
     """
     from octavo.cli.output import print_json, print_line, progress_bar
+    from octavo.metadata.cluster.principals import DOCUMENT as PRINCIPALS
+    from octavo.metadata.cluster.principals import encode_principals
     from octavo.metadata.connect import create_metadata_store
-    from octavo.metadata.dump import Document, first_restored_id, restored_terms_skipped
-    from octavo.metadata.garbage_hold import GarbageHold, set_hold
-    from octavo.metadata.principals import DOCUMENT as PRINCIPALS
-    from octavo.metadata.principals import encode_principals
-    from octavo.metadata.records import ClusterOrigin
+    from octavo.metadata.store.driver import ClusterOrigin
+    from octavo.metadata.updates.dump import Document, first_restored_id, restored_terms_skipped
+    from octavo.metadata.updates.garbage_hold import GarbageHold, set_hold
 
     if principals_of is not None and principals is not PrincipalsChoice.DISABLED:
         raise InvalidArgumentError(
@@ -253,9 +253,9 @@ def _told_of_principals(known: "Principals | None", back: "Principals | None") -
 
 def _verified(file: Path) -> "tuple[ClusterFacts, DumpEnd, Principals | None]":
     """The first and the last line of a dump that has been read to its end, and its principals, if it has any."""
-    from octavo.metadata.dump import ClusterFacts, Document, DumpEnd, read_dump
-    from octavo.metadata.principals import DOCUMENT as PRINCIPALS
-    from octavo.metadata.principals import decode_principals
+    from octavo.metadata.cluster.principals import DOCUMENT as PRINCIPALS
+    from octavo.metadata.cluster.principals import decode_principals
+    from octavo.metadata.updates.dump import ClusterFacts, Document, DumpEnd, read_dump
 
     facts: ClusterFacts | None = None
     end: DumpEnd | None = None
@@ -285,7 +285,7 @@ def _parts(file: Path, read: Any) -> Iterator[Any]:
 
 def _restorable(file: Path, terms_skipped: int) -> "Iterator[DumpRecord]":
     """The records of a verified dump as they are to be stored."""
-    from octavo.metadata.dump import ClusterFacts, DumpEnd, read_dump
+    from octavo.metadata.updates.dump import ClusterFacts, DumpEnd, read_dump
 
     for part in _parts(file, read_dump):
         if not isinstance(part, ClusterFacts | DumpEnd):
@@ -295,12 +295,12 @@ def _restorable(file: Path, terms_skipped: int) -> "Iterator[DumpRecord]":
 def _with_later_terms(record: "DumpRecord", terms_skipped: int) -> "DumpRecord":
     """The record; the list of a log gets a term that no leader has had, and a stream gets one next. The document of a
     log that is a stream has no term."""
-    from octavo.client.log.document import LogDocument
-    from octavo.client.log.names import name_of_document
-    from octavo.client.log.stream_document import decode_any_log
-    from octavo.metadata.dump import Document
-    from octavo.metadata.model import LedgerMetadata
-    from octavo.metadata.registration import Cookie
+    from octavo.client.log.documents.chain import LogDocument
+    from octavo.client.log.documents.names import name_of_document
+    from octavo.client.log.documents.stream import decode_any_log
+    from octavo.metadata.cluster.registration import Cookie
+    from octavo.metadata.ledger.model import LedgerMetadata
+    from octavo.metadata.updates.dump import Document
 
     if not isinstance(record, LedgerMetadata | Cookie | Document):
         return record.restored(terms_skipped)
@@ -313,9 +313,9 @@ def _with_later_terms(record: "DumpRecord", terms_skipped: int) -> "DumpRecord":
 
 
 async def _restore_record(store: "MetadataStore", record: "DumpRecord") -> None:
-    from octavo.metadata.dump import Document
-    from octavo.metadata.model import LedgerMetadata
-    from octavo.metadata.registration import Cookie
+    from octavo.metadata.cluster.registration import Cookie
+    from octavo.metadata.ledger.model import LedgerMetadata
+    from octavo.metadata.updates.dump import Document
 
     match record:
         case LedgerMetadata():

@@ -7,14 +7,14 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from octavo.bookie.admin.exchange import JSON, HttpAnswer, HttpError, HttpRequest, json_answer
 from octavo.bookie.admin.fields import Field, FieldError, read_body, read_query
+from octavo.bookie.admin.http_messages import JSON, HttpAnswer, HttpError, HttpRequest, json_answer
 from octavo.bookie.admin.ledger_view import STATES, list_page, show
 from octavo.cli.console.access import HEADERS, Address, carries_token, is_own_host
 from octavo.cli.console.log_view import log_as_json
 from octavo.cli.console.observer import Observer
 from octavo.cli.console.switches import Switches
-from octavo.metadata.repair_states import REASON_CHARACTERS_MAX
+from octavo.metadata.cluster.repair_states import REASON_CHARACTERS_MAX
 from octavo.protocol.errors import (
     InvalidArgumentError,
     MetadataUnavailableError,
@@ -23,7 +23,7 @@ from octavo.protocol.errors import (
     OctavoError,
 )
 from octavo.protocol.ids import ID_MAX, LedgerId
-from octavo.repair import operators
+from octavo.repair.operate import operators
 
 if TYPE_CHECKING:
     from octavo.client.client import Client

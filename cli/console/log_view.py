@@ -9,14 +9,14 @@ from octavo.cli.log.show import (
     segments_as_json,
     status_as_json,
 )
-from octavo.client.log.cursor_reading import read_cursors
-from octavo.client.log.document import LogDocument
-from octavo.client.log.names import lock_name
-from octavo.client.log.status import segments_of
-from octavo.client.log.stream_document import StreamLogDocument, log_term
-from octavo.client.log.stream_status import known_stop_of_stream, segments_of_stream
-from octavo.client.log.update import read_document
-from octavo.metadata.stream_model import StreamState
+from octavo.client.log.cursors.reading import read_cursors
+from octavo.client.log.documents.chain import LogDocument
+from octavo.client.log.documents.names import lock_name
+from octavo.client.log.documents.reading import read_document
+from octavo.client.log.documents.stream import StreamLogDocument, log_term
+from octavo.client.log.seam.status import segments_of
+from octavo.client.log.stream.status import known_stop_of_stream, segments_of_stream
+from octavo.metadata.stream.model import StreamState
 from octavo.protocol.errors import UnauthorizedError
 
 if TYPE_CHECKING:

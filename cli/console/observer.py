@@ -14,10 +14,10 @@ from octavo.cli.cluster.status import as_json as cluster_as_json
 from octavo.cli.console.switches import Switches
 from octavo.cli.rates import RATES, compare, latencies
 from octavo.cli.session import describe
-from octavo.metadata.cluster_release import finalized_release
-from octavo.metadata.garbage_hold import read_hold
+from octavo.metadata.updates.cluster_release import finalized_release
+from octavo.metadata.updates.garbage_hold import read_hold
 from octavo.protocol.errors import OctavoError
-from octavo.repair.operators import read_status, status_fields
+from octavo.repair.operate.operators import read_status, status_fields
 
 if TYPE_CHECKING:
     from octavo.client.bookie_status import BookieStatus

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from octavo.bookie.admin.exchange import HttpError
+from octavo.bookie.admin.http_messages import HttpError
 from octavo.cli.session import CommandError
 
 if TYPE_CHECKING:

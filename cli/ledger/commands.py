@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from octavo.client.client import Client
     from octavo.client.write.writer import LedgerWriter
     from octavo.metadata import MetadataStore, Versioned
-    from octavo.metadata.either import EitherMetadata
+    from octavo.metadata.stream.any_metadata import EitherMetadata
 
 app = typer.Typer(name="ledger", help="Create, fill, read, follow and inspect ledgers.", no_args_is_help=True)
 
@@ -343,7 +343,7 @@ async def _note_final_newline(
         return
     from octavo.cli.ledger.transfer import FINAL_NEWLINE_KEY, FINAL_NEWLINE_NO, NoteInCustomMetadata  # noqa: PLC0415
     from octavo.metadata.connect import open_cluster  # noqa: PLC0415
-    from octavo.metadata.update import update_ledger  # noqa: PLC0415
+    from octavo.metadata.updates.update import update_ledger  # noqa: PLC0415
 
     async with await open_cluster(session.metadata_uri) as store:
         change = NoteInCustomMetadata({FINAL_NEWLINE_KEY: FINAL_NEWLINE_NO})
@@ -435,8 +435,8 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
     """Show the metadata of a ledger or a stream."""
     from octavo.cli.ledger.views import fragments_table, ledger_as_json, stream_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
-    from octavo.metadata.model import LedgerMetadata  # noqa: PLC0415
-    from octavo.metadata.paging import parts_of  # noqa: PLC0415
+    from octavo.metadata.ledger.model import LedgerMetadata  # noqa: PLC0415
+    from octavo.metadata.updates.paging import parts_of  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         metadata = (await store.read_either(LedgerId(ledger_id))).value
@@ -521,7 +521,7 @@ async def list_ledgers(
 
 async def _names_in(store: "MetadataStore", metadata: "EitherMetadata") -> Collection[str]:
     """The bookies that a ledger or a stream names; none of one that was deleted just now."""
-    from octavo.metadata.paging import members_of  # noqa: PLC0415
+    from octavo.metadata.updates.paging import members_of  # noqa: PLC0415
 
     try:
         return await members_of(store, metadata)

@@ -32,8 +32,8 @@ from octavo.cli.ledger.lines import (
 )
 from octavo.cli.ledger.pieces import WRITE_BYTES, write_pieces
 from octavo.cli.output import Progress
-from octavo.metadata.changes import Decision, Refuse, Settled, Write
-from octavo.metadata.model import LedgerMetadata, LedgerState
+from octavo.metadata.ledger.changes import Decision, Refuse, Settled, Write
+from octavo.metadata.ledger.model import LedgerMetadata, LedgerState
 from octavo.protocol.errors import InternalError, LedgerClosedError
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ async def append_source(
 
 @dataclass(frozen=True, slots=True)
 class NoteInCustomMetadata:
-    """Adds to the custom metadata of an open ledger. For :func:`octavo.metadata.update.update_ledger`."""
+    """Adds to the custom metadata of an open ledger. For :func:`octavo.metadata.updates.update.update_ledger`."""
 
     notes: Mapping[str, bytes]
 

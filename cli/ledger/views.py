@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.output import custom_metadata_as_json
-from octavo.metadata.debts import Debt, stored_debt
-from octavo.metadata.model import LedgerMetadata
-from octavo.metadata.stream_fragment import StreamFragment, position_in
+from octavo.metadata.ledger.debts import Debt, stored_debt
+from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.stream.fragment import StreamFragment, position_in
 
 if TYPE_CHECKING:
-    from octavo.metadata.either import EitherMetadata
-    from octavo.metadata.model import Fragment
-    from octavo.metadata.stream_model import StreamMetadata
+    from octavo.metadata.ledger.model import Fragment
+    from octavo.metadata.stream.any_metadata import EitherMetadata
+    from octavo.metadata.stream.model import StreamMetadata
 
 
 def ledger_as_json(metadata: LedgerMetadata) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from octavo.cli.ledger.transfer import ByteSource
     from octavo.cli.output import Progress
     from octavo.client.log.log import Log
-    from octavo.client.log.writer import LogWriter
+    from octavo.client.log.writer.writer import LogWriter
 
 WAITING_NOTED_SECONDS = 1.0
 """How long a command waits for the lead before it says on standard error that it waits."""

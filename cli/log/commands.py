@@ -39,8 +39,8 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     from octavo.cli.log.follow import Format
-    from octavo.client.log.entries import Gap
     from octavo.client.log.log import Log, OnTruncated
+    from octavo.client.log.seam.entries import Gap
 
 app = typer.Typer(name="log", help="Create, append to, read, follow and inspect logs.", no_args_is_help=True)
 
@@ -452,7 +452,7 @@ async def change(
     """
     from octavo.cli.log.show import quorums_as_json, quorums_in_words  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
-    from octavo.client.log.quorum_change import QuorumChange  # noqa: PLC0415
+    from octavo.client.log.seam.quorum_change import QuorumChange  # noqa: PLC0415
 
     wanted = QuorumChange(ensemble, write_quorum, ack_quorum)
     async with _opened(session, name, password_file) as log:

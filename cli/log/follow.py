@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 
 from octavo.cli.ledger.pieces import write_pieces
-from octavo.client.log.entries import Gap, LogEntry
+from octavo.client.log.seam.entries import Gap, LogEntry
 
 type Format = Callable[[LogEntry], bytes]
 """An entry as it is written, with what ends it."""

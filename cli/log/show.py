@@ -9,10 +9,10 @@ from octavo.protocol.entries import EPOCH
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from octavo.client.log.cursor_document import CursorState
-    from octavo.client.log.document import Retention
-    from octavo.client.log.entries import LogEntry
-    from octavo.client.log.status import LogStatus, SegmentStatus
+    from octavo.client.log.documents.chain import Retention
+    from octavo.client.log.documents.cursors import CursorState
+    from octavo.client.log.seam.entries import LogEntry
+    from octavo.client.log.seam.status import LogStatus, SegmentStatus
     from octavo.protocol.quorums import Quorums
 
 

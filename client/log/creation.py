@@ -2,7 +2,7 @@
 
 A chain is one document. A log that is a stream is a document and the metadata of a stream, which cannot be written at
 once. So the document comes first, MAKING, then the stream, then the document is ACTIVE
-(:mod:`octavo.client.log.stream_document`). A creator that dies in between leaves a document that names the stream.
+(:mod:`octavo.client.log.documents.stream`). A creator that dies in between leaves a document that names the stream.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import Final
 
 from octavo.client.arguments import Protection
-from octavo.client.log.document import Dropped, LogDocument, LogState, Retention
-from octavo.client.log.housekeeping import Housekeeper
-from octavo.client.log.ledgers import LedgerAccess
-from octavo.client.log.names import list_document
-from octavo.client.log.passwords import log_verifier
-from octavo.client.log.stream_changes import MarkActive
-from octavo.client.log.stream_document import AnyLogDocument, StreamLogDocument, decode_any_log
-from octavo.client.log.stream_housekeeping import StreamHousekeeper
-from octavo.client.log.update import update_stream_log
-from octavo.metadata.debts import FullCopies
-from octavo.metadata.model import LOG_KEY
-from octavo.metadata.store import Version, Versioned
+from octavo.client.log.chain.housekeeping import Housekeeper
+from octavo.client.log.documents.chain import Dropped, LogDocument, LogState, Retention
+from octavo.client.log.documents.names import list_document
+from octavo.client.log.documents.passwords import log_verifier
+from octavo.client.log.documents.stream import AnyLogDocument, StreamLogDocument, decode_any_log
+from octavo.client.log.seam.access import LedgerAccess
+from octavo.client.log.stream.changes import MarkActive
+from octavo.client.log.stream.housekeeping import StreamHousekeeper
+from octavo.client.log.stream.update import update_stream_log
+from octavo.metadata.ledger.debts import FullCopies
+from octavo.metadata.ledger.model import LOG_KEY
+from octavo.metadata.store.store import Version, Versioned
 from octavo.protocol.errors import (
     LogExistsError,
     MetadataConflictError,

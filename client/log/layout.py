@@ -1,20 +1,20 @@
 """What the two layouts of a log have in common: the seam between the face of a log and the way it is stored.
 
-A log is a *chain* of ledgers (:mod:`octavo.client.log.chain`), or a *stream* (:mod:`octavo.client.log.stream_layout`).
-The face, :class:`octavo.client.log.log.Log`, is written against :class:`LogLayout` and its
-:class:`~octavo.client.log.view.LogView`, and asks nowhere which layout it has.
+A log is a *chain* of ledgers (:mod:`octavo.client.log.chain.layout`), or a *stream*
+(:mod:`octavo.client.log.stream.layout`). The face, :class:`octavo.client.log.log.Log`, is written against
+:class:`LogLayout` and its :class:`~octavo.client.log.seam.view.LogView`, and asks nowhere which layout it has.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from octavo.client.log.cursor_document import CursorState
-from octavo.client.log.document import Retention
-from octavo.client.log.entries import Gap
-from octavo.client.log.lock import LogLock
-from octavo.client.log.status import SegmentStatus
-from octavo.client.log.view import LogView
-from octavo.client.log.writer import LogWriter
+from octavo.client.log.documents.chain import Retention
+from octavo.client.log.documents.cursors import CursorState
+from octavo.client.log.seam.entries import Gap
+from octavo.client.log.seam.status import SegmentStatus
+from octavo.client.log.seam.view import LogView
+from octavo.client.log.writer.lock import LogLock
+from octavo.client.log.writer.writer import LogWriter
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 from octavo.protocol.quorums import Quorums
 

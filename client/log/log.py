@@ -1,7 +1,7 @@
 """A log as its users hold it: read, follow, truncate, lead.
 
 The positions of a log are spread over *places*: runs of positions within one ledger
-(:mod:`octavo.client.log.view`). A reader finds the place of a position in the log's metadata, and the entry in the
+(:mod:`octavo.client.log.seam.view`). A reader finds the place of a position in the log's metadata, and the entry in the
 ledger. Reading disturbs no leader (rule P3): ledgers are opened without recovery.
 
 Before anything is called missing the metadata are read again: what is gone has been truncated, and then the reader
@@ -17,26 +17,26 @@ from datetime import datetime
 from typing import Literal
 
 from octavo.client.arguments import check_position, check_text, check_time
-from octavo.client.closable import Closable
-from octavo.client.log.beginning import Beginning
-from octavo.client.log.cursor_document import CursorState
-from octavo.client.log.cursor_keeper import CursorKeeper
-from octavo.client.log.cursor_reading import read_cursors
-from octavo.client.log.cursors import Cursor
-from octavo.client.log.document import Retention, check_retention
-from octavo.client.log.entries import Gap, LogEntry, LogExtent
-from octavo.client.log.iteration import EntryIteration
+from octavo.client.async_context import Closable
+from octavo.client.awaitable_context import Opening
+from octavo.client.log.cursors.cursors import Cursor
+from octavo.client.log.cursors.keeper import CursorKeeper
+from octavo.client.log.cursors.reading import read_cursors
+from octavo.client.log.documents.chain import Retention, check_retention
+from octavo.client.log.documents.cursors import CursorState
+from octavo.client.log.documents.names import check_cursor_name, lock_name
 from octavo.client.log.layout import LogLayout
-from octavo.client.log.ledgers import LedgerAccess
-from octavo.client.log.lock import LogLock
-from octavo.client.log.names import check_cursor_name, lock_name
-from octavo.client.log.outcomes import check_kept, count_added, doubt_of
-from octavo.client.log.own_writers import OwnWriters
-from octavo.client.log.status import LogStatus
-from octavo.client.log.use import Use
-from octavo.client.log.view import Place, last_of
-from octavo.client.log.writer import LogWriter
-from octavo.client.opening import Opening
+from octavo.client.log.read.beginning import Beginning
+from octavo.client.log.read.iteration import EntryIteration
+from octavo.client.log.read.outcomes import check_kept, count_added, doubt_of
+from octavo.client.log.seam.access import LedgerAccess
+from octavo.client.log.seam.entries import Gap, LogEntry, LogExtent
+from octavo.client.log.seam.status import LogStatus
+from octavo.client.log.seam.use import Use
+from octavo.client.log.seam.view import Place, last_of
+from octavo.client.log.writer.lock import LogLock
+from octavo.client.log.writer.own_writers import OwnWriters
+from octavo.client.log.writer.writer import LogWriter
 from octavo.client.read.reader import LedgerReader
 from octavo.protocol.errors import (
     InvalidArgumentError,

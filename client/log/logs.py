@@ -5,21 +5,21 @@ from collections.abc import AsyncIterator, Callable
 from typing import Literal
 
 from octavo.client.arguments import Protection, check_password, check_text, checked_protection
-from octavo.client.log.chain import ChainLayout
+from octavo.client.awaitable_context import Opening
+from octavo.client.log.chain.layout import ChainLayout
 from octavo.client.log.creation import LogMaker, delete_log
-from octavo.client.log.cursor_keeper import CursorKeeper, CursorKeepers
-from octavo.client.log.document import LogDocument, LogState, Retention, check_retention
+from octavo.client.log.cursors.keeper import CursorKeeper, CursorKeepers
+from octavo.client.log.documents.chain import LogDocument, LogState, Retention, check_retention
+from octavo.client.log.documents.names import check_log_name, list_prefix, name_of_document
+from octavo.client.log.documents.passwords import log_password_matches
+from octavo.client.log.documents.reading import read_document
+from octavo.client.log.documents.stream import AnyLogDocument, decode_any_log
 from octavo.client.log.layout import LogLayout
-from octavo.client.log.ledgers import LedgerAccess
 from octavo.client.log.log import Log
-from octavo.client.log.names import check_log_name, list_prefix, name_of_document
-from octavo.client.log.passwords import log_password_matches
-from octavo.client.log.stream_document import AnyLogDocument, decode_any_log
-from octavo.client.log.stream_layout import open_stream_layout
-from octavo.client.log.update import read_document
-from octavo.client.log.writer import LogWriter
-from octavo.client.opening import Opening
-from octavo.metadata.debts import FullCopies
+from octavo.client.log.seam.access import LedgerAccess
+from octavo.client.log.stream.layout import open_stream_layout
+from octavo.client.log.writer.writer import LogWriter
+from octavo.metadata.ledger.debts import FullCopies
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
 from octavo.protocol.quorums import Quorums, quorums_of

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from octavo.client.read.terms import confirmed_in, tells_of_later_term
-from octavo.metadata.model import LedgerMetadata, LedgerState
+from octavo.metadata.ledger.model import LedgerMetadata, LedgerState
 from octavo.protocol.entries import Entry
 from octavo.protocol.ids import EntryId
 

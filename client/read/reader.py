@@ -16,7 +16,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from octavo.client.arguments import check_flag, check_seconds
-from octavo.client.closable import Closable
+from octavo.client.async_context import Closable
 from octavo.client.options import ClientOptions
 from octavo.client.read.follow import ENTRY_WAIT_SECONDS, LedgerTail
 from octavo.client.read.lac import LacAsker
@@ -27,8 +27,8 @@ from octavo.client.read.source import LedgerSource
 from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata.model import LedgerMetadata
-from octavo.metadata.store import Versioned
+from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.store.store import Versioned
 from octavo.protocol.entries import OVERHEAD_BYTES_MAX, Entry, LedgerSecrets, Opener
 from octavo.protocol.errors import (
     ClientClosedError,

@@ -2,14 +2,14 @@
 
 from typing import Protocol
 
-from octavo.metadata.model import LedgerMetadata
-from octavo.metadata.store import Versioned, Watch
+from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.store.store import Versioned, Watch
 from octavo.protocol.ids import LedgerId
 
 
 class LedgerSource(Protocol):
     """A metadata store; or a stream, of which one part is given as the ledger that it is to bookies
-    (:mod:`octavo.client.stream.pieces`)."""
+    (:mod:`octavo.client.terms.pieces`)."""
 
     async def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         """The metadata as they stand now. Raises :class:`NoSuchLedgerError`, also a part that is not there any more as

@@ -30,7 +30,7 @@ it cannot be absent: were it, recovery would be blocked, too. A takeover also as
 (rule P10): with ``wants_time`` the entry at the LAC is read in any case, with the first ids above it, so that the
 answer takes no round of its own (:attr:`~LedgerRecovery.last_sealed_at_ms`).
 
-*Terms.* A ledger with several writers (:mod:`octavo.metadata.stream_model`) is recovered term by term. Then the ids
+*Terms.* A ledger with several writers (:mod:`octavo.metadata.stream.model`) is recovered term by term. Then the ids
 are places of one term T, the fences and the reads name T, and the end is that of T (rule T3). A LAC says something of T
 only if it is one of T. One of an earlier term lies below the last fragment. One of a later term means that another
 client has opened that, so T has an end already: nothing more is asked or decided

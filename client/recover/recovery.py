@@ -19,21 +19,21 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import NoReturn
 
+from octavo.client.choose.placer import Placer
 from octavo.client.options import ClientOptions
-from octavo.client.place.placer import Placer
 from octavo.client.recover.completing import Completing
 from octavo.client.recover.ledger_recovery import WINDOW_BYTES, WINDOW_ENTRIES, End, LedgerRecovery
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.adds import frames_of
 from octavo.client.write.ensemble_changes import Commit
+from octavo.client.write.front.adds import frames_of
 from octavo.client.write.replication import Replication
-from octavo.metadata.changes import BeginRecovery, FinishRecovery
-from octavo.metadata.debts import Debt, FullCopies
-from octavo.metadata.model import Fragment, LedgerMetadata
-from octavo.metadata.store import MetadataStore, Versioned
-from octavo.metadata.update import update_ledger
+from octavo.metadata.ledger.changes import BeginRecovery, FinishRecovery
+from octavo.metadata.ledger.debts import Debt, FullCopies
+from octavo.metadata.ledger.model import Fragment, LedgerMetadata
+from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.updates.update import update_ledger
 from octavo.protocol.entries import LedgerSecrets, Opener, header_of
 from octavo.protocol.errors import (
     BookieUnavailableError,

@@ -5,7 +5,7 @@ Theory of operation
 
 A takeover is the recovery of the current term T, whose last compare-and-set opens the next term instead of closing the
 ledger. Any number of clients may take over at once, and each may be broken off at any point: all of them recover the
-same term, and the first :class:`~octavo.metadata.stream_changes.OpenTerm` that stands decides (rules T1 and T5).
+same term, and the first :class:`~octavo.metadata.stream.changes.OpenTerm` that stands decides (rules T1 and T5).
 
 ::
 
@@ -52,9 +52,9 @@ from typing import Final, Self
 
 from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.write.ensemble_changes import Commit
-from octavo.metadata.debts import Debt
-from octavo.metadata.stream_changes import BeginTakeover, LayToRest, OpenTerm, TermEnd
-from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState, position_in
+from octavo.metadata.ledger.debts import Debt
+from octavo.metadata.stream.changes import BeginTakeover, LayToRest, OpenTerm, TermEnd
+from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState, position_in
 from octavo.protocol.errors import LedgerClosedError, MetadataConflictError, OctavoError, TermOverError
 from octavo.protocol.ids import BookieId, EntryId
 

@@ -19,8 +19,8 @@ from functools import partial
 from octavo.client.counts import reason_of
 from octavo.client.options import ClientOptions
 from octavo.client.wire.wire import OnOutcome, Outcome, Wire
+from octavo.metadata.cluster.registration import endpoint_of
 from octavo.metadata.own_tasks import tasks_cancelled
-from octavo.metadata.registration import endpoint_of
 from octavo.protocol.errors import (
     BookieOverloadedError,
     BookieUnavailableError,

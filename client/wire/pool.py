@@ -18,8 +18,8 @@ from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.security import WireSecurity, login_without_key
 from octavo.client.wire.wire import Wire
-from octavo.metadata.registration import BookieRegistration
-from octavo.metadata.store import MetadataStore
+from octavo.metadata.cluster.registration import BookieRegistration
+from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import (
     BookieUnavailableError,
     ClientClosedError,

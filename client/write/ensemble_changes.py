@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from octavo.client.write.pipeline import Effect, Pipeline
-from octavo.metadata.debts import NO_DEBT, Debt
+from octavo.metadata.ledger.debts import NO_DEBT, Debt
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.quorums import Quorums
 
@@ -59,7 +59,7 @@ class Phase(enum.Enum):
     IDLE = "idle"
     SEEKING = "seeking"
     COPYING = "copying"
-    """Only where all copies are required (:mod:`octavo.client.write.full_copies`)."""
+    """Only where all copies are required (:mod:`octavo.client.write.copies.full_copies`)."""
     COMMITTING = "committing"
 
 

@@ -1,7 +1,7 @@
 """The writer of a ledger whose entry ids are chosen by the application (rule W12).
 
 It serves a stream that is numbered already and arrives out of order, or from several tasks. Every id from 0 on must be
-added exactly once. :mod:`octavo.client.write.held_adds` holds adds that come early; an ordinary
+added exactly once. :mod:`octavo.client.write.front.held_adds` holds adds that come early; an ordinary
 :class:`~octavo.client.write.writer.LedgerWriter` gets the adds in the order of their ids. So only this client knows the
 difference: for bookies, recovery and readers the ledger is an ordinary one.
 """
@@ -9,13 +9,13 @@ difference: for bookies, recovery and readers the ledger is an ordinary one.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from octavo.client.closable import Closable
+from octavo.client.async_context import Closable
 from octavo.client.options import ClientOptions
 from octavo.client.same_loop import check_loop
-from octavo.client.write.adds import Payload, checked_payload, reject
-from octavo.client.write.held_adds import AlreadyAddedError, Held, HeldAdds, TooFarAheadError
+from octavo.client.write.front.adds import Payload, checked_payload, reject
+from octavo.client.write.front.held_adds import AlreadyAddedError, Held, HeldAdds, TooFarAheadError
 from octavo.client.write.writer import LedgerWriter
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.protocol.errors import (
     DuplicateEntryError,
     InvalidArgumentError,

@@ -8,13 +8,13 @@ own is refused. A writer makes one change at a time (rule W5), which the caller 
 import asyncio
 from collections.abc import Callable
 
-from octavo.client.write.adds import fenced
 from octavo.client.write.ensemble_changes import Commit
-from octavo.metadata.changes import ChangeEnsemble, CloseLedger, MetadataChange, who_fenced
-from octavo.metadata.debts import Debt
-from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
-from octavo.metadata.store import MetadataStore, Versioned
-from octavo.metadata.update import update_ledger
+from octavo.client.write.front.adds import fenced
+from octavo.metadata.ledger.changes import ChangeEnsemble, CloseLedger, MetadataChange, who_fenced
+from octavo.metadata.ledger.debts import Debt
+from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.updates.update import update_ledger
 from octavo.protocol.errors import (
     MetadataConflictError,
     MetadataUnavailableError,

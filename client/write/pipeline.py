@@ -56,7 +56,7 @@ from dataclasses import dataclass
 from itertools import compress, cycle, islice
 from typing import Self, final
 
-from octavo.metadata.debts import NO_DEBT, Debt
+from octavo.metadata.ledger.debts import NO_DEBT, Debt
 from octavo.protocol.entries import header_of
 from octavo.protocol.ids import EntryId
 from octavo.protocol.quorums import Quorums

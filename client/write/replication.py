@@ -22,17 +22,17 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
+from octavo.client.choose.placer import Placer
 from octavo.client.counts import ClientCounts, reason_of
 from octavo.client.options import ClientOptions
-from octavo.client.place.placer import Placer
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.terms_known import about_terms, for_term, lacks_terms
 from octavo.client.wire.wire import Outcome
-from octavo.client.write.adds import fenced, internal_error
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
+from octavo.client.write.front.adds import fenced, internal_error
 from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Full, Pipeline, Send, SendForce
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metrics.clock import precise_seconds
 from octavo.protocol.errors import (
     BookieInDoubtError,

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from octavo.client.write.adds import frames_of, internal_error
+from octavo.client.write.front.adds import frames_of, internal_error
 from octavo.client.write.writer import LedgerWriter
 from octavo.client.write.writer_life import WriterState
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.protocol.errors import ClientClosedError
 
 

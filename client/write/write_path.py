@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from octavo.client.supervisor import Supervisor
 from octavo.client.write.lac_sender import LacSender
 from octavo.client.write.replication import Replication
-from octavo.metadata.debts import NO_DEBT, Debt
+from octavo.metadata.ledger.debts import NO_DEBT, Debt
 from octavo.protocol.entries import Sealer
 from octavo.protocol.ids import EntryId
 

@@ -28,13 +28,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from octavo.client.closable import Closable
+from octavo.client.async_context import Closable
+from octavo.client.choose.placer import Placer
 from octavo.client.options import ClientOptions
-from octavo.client.place.placer import Placer
 from octavo.client.same_loop import check_loop
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.adds import (
+from octavo.client.write.ensemble_changes import Commit
+from octavo.client.write.front.adds import (
     Payload,
     Queued,
     checked_payload,
@@ -44,18 +45,17 @@ from octavo.client.write.adds import (
     internal_error,
     reject,
 )
-from octavo.client.write.batching import WAIT_SECONDS_MAX
-from octavo.client.write.ensemble_changes import Commit
+from octavo.client.write.front.batching import WAIT_SECONDS_MAX
+from octavo.client.write.front.window import AddWindow, Futures
 from octavo.client.write.lac_sender import LacSender
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.client.write.pipeline import Pipeline
 from octavo.client.write.replication import Replication
-from octavo.client.write.window import AddWindow, Futures
 from octavo.client.write.write_path import EMPTY_DEQUE, EMPTY_PIPELINE, EmptyPipeline, WritePath
 from octavo.client.write.writer_life import WriterLife, WriterState
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.own_tasks import result_of
-from octavo.metadata.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore, Versioned
 from octavo.protocol.entries import LedgerSecrets, Sealer
 from octavo.protocol.errors import (
     ClientClosedError,

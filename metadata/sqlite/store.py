@@ -16,11 +16,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from octavo.metadata.boot_time import boot_time_seconds
-from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
-from octavo.metadata.records import SESSION_KINDS, ClusterOrigin, Kind, Listener, Record, RecordStore, Unchanged
+from octavo.metadata.clocks.boot_time import boot_time_seconds
 from octavo.metadata.sqlite.database import Database
-from octavo.metadata.store import LEASE_SECONDS_DEFAULT, Version
+from octavo.metadata.store.driver import SESSION_KINDS, ClusterOrigin, Kind, Listener, Record, RecordStore, Unchanged
+from octavo.metadata.store.handle import RecordMetadataStore, check_lease_seconds
+from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT, Version
 from octavo.protocol.errors import (
     ClientClosedError,
     InternalError,

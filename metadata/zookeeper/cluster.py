@@ -5,10 +5,10 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NoReturn
 
-from octavo.metadata.boot_time import boot_time_seconds
-from octavo.metadata.handle import RecordMetadataStore, check_lease_seconds
-from octavo.metadata.records import ClusterOrigin
-from octavo.metadata.store import LEASE_SECONDS_DEFAULT
+from octavo.metadata.clocks.boot_time import boot_time_seconds
+from octavo.metadata.store.driver import ClusterOrigin
+from octavo.metadata.store.handle import RecordMetadataStore, check_lease_seconds
+from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT
 from octavo.metadata.zookeeper.layout import (
     Address,
     LedgerIdCounter,

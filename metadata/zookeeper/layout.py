@@ -44,10 +44,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import google_crc32c
+from octavo.metadata.cluster.registration import check_host
 from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_object
-from octavo.metadata.records import Kind
-from octavo.metadata.registration import check_host
-from octavo.metadata.store import Version
+from octavo.metadata.store.driver import Kind
+from octavo.metadata.store.store import Version
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 
 LAYOUT_FORMAT: Final = 1

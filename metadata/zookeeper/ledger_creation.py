@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from octavo.metadata.own_tasks import tasks_cancelled
-from octavo.metadata.records import Kind
+from octavo.metadata.store.driver import Kind
 from octavo.metadata.zookeeper.connection import AnswerLostError
 from octavo.metadata.zookeeper.fast_messages import CreateMessage, Message, Transaction
 from octavo.metadata.zookeeper.layout import Paths, Stat, name_of

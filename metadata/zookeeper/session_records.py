@@ -10,8 +10,8 @@ import asyncio
 import random
 from typing import Final, NamedTuple
 
-from octavo.metadata.records import Kind, Unchanged
-from octavo.metadata.store import Version
+from octavo.metadata.store.driver import Kind, Unchanged
+from octavo.metadata.store.store import Version
 from octavo.metadata.zookeeper.connection import AnswerLostError
 from octavo.metadata.zookeeper.layout import Paths, Stat, decode_guarded, name_of, version_of
 from octavo.metadata.zookeeper.messages import (
@@ -48,7 +48,7 @@ class _Held(NamedTuple):
 
 
 class SessionRecords:
-    """The records in the session of one handle. Meanings as in :class:`octavo.metadata.records.RecordStore`."""
+    """The records in the session of one handle. Meanings as in :class:`octavo.metadata.store.driver.RecordStore`."""
 
     def __init__(self, nodes: Nodes, paths: Paths, rng: random.Random) -> None:
         self._nodes = nodes

@@ -9,8 +9,8 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from octavo.metadata.records import Kind, Listener, Record, RecordStore, Unchanged
-from octavo.metadata.store import Version
+from octavo.metadata.store.driver import Kind, Listener, Record, RecordStore, Unchanged
+from octavo.metadata.store.store import Version
 from octavo.metadata.zookeeper.layout import (
     GUARDED,
     KEY_DIGITS,

@@ -2,13 +2,13 @@
 
 from contextlib import aclosing
 
-from octavo.metadata.model import LedgerMetadata
+from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.pipeline import FORMAT_NAME, register
-from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected, either_of_each, existing_ledgers
-from octavo.pipeline.options import ClusterOptions, parse_source_options
-from octavo.pipeline.paths import settled
-from octavo.pipeline.selection import Selection
+from octavo.pipeline.base.bridge import LoopThread
+from octavo.pipeline.base.cluster import connected, either_of_each, existing_ledgers
+from octavo.pipeline.base.options import ClusterOptions, parse_source_options
+from octavo.pipeline.base.paths import settled
+from octavo.pipeline.base.selection import Selection
 from octavo.protocol.errors import InvalidArgumentError
 from pyspark.sql import DataFrame, SparkSession
 

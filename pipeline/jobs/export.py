@@ -8,8 +8,8 @@ import enum
 from dataclasses import dataclass, replace
 
 from octavo.pipeline import FORMAT_NAME, register
+from octavo.pipeline.base.options import ClusterOptions, check_dataset_name
 from octavo.pipeline.jobs.common import check_one_of, cluster_options, entries_frame, streams_left_out
-from octavo.pipeline.options import ClusterOptions, check_dataset_name
 from octavo.protocol.errors import InvalidArgumentError
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F

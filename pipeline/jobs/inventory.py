@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from octavo.pipeline.base.options import ClusterOptions
 from octavo.pipeline.jobs.common import cluster_options
-from octavo.pipeline.ledger_table import FORMAT_NAME, LedgerTable
-from octavo.pipeline.options import ClusterOptions
-from octavo.pipeline.plots import BarChart, check_plot_path, write_plot
+from octavo.pipeline.jobs.plots import BarChart, check_plot_path, write_plot
+from octavo.pipeline.tables.ledger_table import FORMAT_NAME, LedgerTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -66,7 +66,7 @@ class Inventory:
 
 
 def ledger_table(spark: SparkSession, cluster: ClusterOptions, ledgers: str = "all") -> DataFrame:
-    """The selected ledgers as a table (:mod:`octavo.pipeline.ledger_table`)."""
+    """The selected ledgers as a table (:mod:`octavo.pipeline.tables.ledger_table`)."""
     spark.dataSource.register(LedgerTable)
     return spark.read.format(FORMAT_NAME).option("ledgers", ledgers).options(**cluster_options(cluster)).load()
 

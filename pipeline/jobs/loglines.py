@@ -1,6 +1,6 @@
 """The job ``loglines``: parses system logs in ledgers, one line per entry, into columns, and counts the lines.
 
-Spark parses the lines without Python, with the formats of :mod:`octavo.pipeline.log_formats`.
+Spark parses the lines without Python, with the formats of :mod:`octavo.pipeline.jobs.log_formats`.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from octavo.pipeline.base.options import ClusterOptions
 from octavo.pipeline.jobs.common import check_one_of, entries_frame, streams_left_out
-from octavo.pipeline.log_formats import EPOCH, FORMATS, MASKS, UNPARSED, YEAR_UNKNOWN, LogFormat
-from octavo.pipeline.options import ClusterOptions
-from octavo.pipeline.plots import BarChart, Chart, TimeChart, check_plot_path, write_plot
-from octavo.pipeline.timelines import Step, Timeline, timeline
+from octavo.pipeline.jobs.log_formats import EPOCH, FORMATS, MASKS, UNPARSED, YEAR_UNKNOWN, LogFormat
+from octavo.pipeline.jobs.plots import BarChart, Chart, TimeChart, check_plot_path, write_plot
+from octavo.pipeline.jobs.timelines import Step, Timeline, timeline
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from octavo.pipeline.bridge import LoopThread
-from octavo.pipeline.cluster import connected
-from octavo.pipeline.coverage import NotCovered, Why, coverage_of
-from octavo.pipeline.discovery import candidates, published_members
-from octavo.pipeline.errors import brief_errors
+from octavo.pipeline.base.bridge import LoopThread
+from octavo.pipeline.base.cluster import connected
+from octavo.pipeline.base.errors import brief_errors
+from octavo.pipeline.base.options import ClusterOptions, SourceOptions, parse_source_options
+from octavo.pipeline.base.partitions import RangesPartition, ranges_of
+from octavo.pipeline.base.paths import settled
+from octavo.pipeline.base.planning import plan_partitions
 from octavo.pipeline.jobs.common import cluster_options
-from octavo.pipeline.options import ClusterOptions, SourceOptions, parse_source_options
-from octavo.pipeline.partitions import RangesPartition, ranges_of
-from octavo.pipeline.paths import settled
-from octavo.pipeline.planning import plan_partitions
-from octavo.pipeline.replicas import Problem
-from octavo.pipeline.verify_read import VerifyTask, verify_in_worker
+from octavo.pipeline.jobs.coverage import NotCovered, Why, coverage_of
+from octavo.pipeline.jobs.replicas import Problem
+from octavo.pipeline.jobs.verify_read import VerifyTask, verify_in_worker
+from octavo.pipeline.source.discovery import candidates, published_members
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -127,8 +127,7 @@ class VerifySummary:
     streams: int = 0
     """How many of :attr:`ledgers` are streams."""
     not_covered: dict[str, int] = field(default_factory=dict)
-    """Why (:class:`octavo.pipeline.coverage.Why`) -> number of ledgers and streams of which something is not verified.
-    """
+    """Why (:class:`octavo.pipeline.jobs.coverage.Why`) -> ledgers and streams not verified in full."""
 
     @property
     def sound(self) -> bool:

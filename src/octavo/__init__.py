@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 from octavo._version import __version__
 
 if TYPE_CHECKING:
+    from octavo.client.awaitable_context import Opening
     from octavo.client.bookie_status import BookieStatus
     from octavo.client.client import Client, connect
-    from octavo.client.log.cursors import Cursor
-    from octavo.client.log.document import Retention
-    from octavo.client.log.entries import Gap, LogEntry
+    from octavo.client.log.cursors.cursors import Cursor
+    from octavo.client.log.documents.chain import Retention
     from octavo.client.log.log import Log
-    from octavo.client.log.writer import LogWriter
-    from octavo.client.opening import Opening
+    from octavo.client.log.seam.entries import Gap, LogEntry
+    from octavo.client.log.writer.writer import LogWriter
     from octavo.client.options import ConnectOptions
     from octavo.client.read.reader import EntryBatch, LedgerReader
     from octavo.client.read.replica_read import ReplicaAnswer
     from octavo.client.write.explicit_writer import ExplicitIdWriter
     from octavo.client.write.writer import LedgerWriter
-    from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState
-    from octavo.metadata.registration import BookieState
-    from octavo.pipeline.errors import DataLossError
+    from octavo.metadata.cluster.registration import BookieState
+    from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+    from octavo.pipeline.base.errors import DataLossError
     from octavo.protocol.entries import Digest, Entry
     from octavo.protocol.errors import (
         BookieInDoubtError,
@@ -157,28 +157,28 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BookieState": "octavo.metadata.registration",
+    "BookieState": "octavo.metadata.cluster.registration",
     "BookieStatus": "octavo.client.bookie_status",
     "Client": "octavo.client.client",
     "ConnectOptions": "octavo.client.options",
-    "Cursor": "octavo.client.log.cursors",
-    "DataLossError": "octavo.pipeline.errors",
+    "Cursor": "octavo.client.log.cursors.cursors",
+    "DataLossError": "octavo.pipeline.base.errors",
     "Digest": "octavo.protocol.entries",
     "Entry": "octavo.protocol.entries",
     "EntryBatch": "octavo.client.read.reader",
     "ExplicitIdWriter": "octavo.client.write.explicit_writer",
-    "Fragment": "octavo.metadata.model",
-    "Gap": "octavo.client.log.entries",
-    "LedgerMetadata": "octavo.metadata.model",
+    "Fragment": "octavo.metadata.ledger.model",
+    "Gap": "octavo.client.log.seam.entries",
+    "LedgerMetadata": "octavo.metadata.ledger.model",
     "LedgerReader": "octavo.client.read.reader",
-    "LedgerState": "octavo.metadata.model",
+    "LedgerState": "octavo.metadata.ledger.model",
     "LedgerWriter": "octavo.client.write.writer",
     "Log": "octavo.client.log.log",
-    "LogEntry": "octavo.client.log.entries",
-    "LogWriter": "octavo.client.log.writer",
-    "Opening": "octavo.client.opening",
+    "LogEntry": "octavo.client.log.seam.entries",
+    "LogWriter": "octavo.client.log.writer.writer",
+    "Opening": "octavo.client.awaitable_context",
     "ReplicaAnswer": "octavo.client.read.replica_read",
-    "Retention": "octavo.client.log.document",
+    "Retention": "octavo.client.log.documents.chain",
     "Tls": "octavo.security.tls_options",
     "connect": "octavo.client.client",
 }

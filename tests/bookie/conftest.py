@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from octavo.metadata import MetadataStore
-from support.copies import StorageHost
-from support.faulty_filesystem import MemoryFileSystem
+from support.disks.copies import StorageHost
+from support.disks.faulty_filesystem import MemoryFileSystem
 
 
 @pytest.fixture

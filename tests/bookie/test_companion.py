@@ -14,12 +14,12 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import load_config
 from octavo.metadata import BookieState, MetadataStore
-from octavo.metadata.garbage_hold import GarbageHold, set_hold
+from octavo.metadata.updates.garbage_hold import GarbageHold, set_hold
 from octavo.protocol.errors import BookieReadOnlyError, MetadataError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Added, Info, InfoAnswer, Missing, MissingAnswer
-from support.faulty_filesystem import MemoryFileSystem
-from support.ledgers import LedgerScript
+from support.clusters.ledgers import LedgerScript
+from support.disks.faulty_filesystem import MemoryFileSystem
 from support.raw_client import RawClient, add, seal
 from support.waiting import WAIT_SECONDS
 

@@ -8,7 +8,7 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.metadata import MetadataStore
-from octavo.metadata.registration import split_address
+from octavo.metadata.cluster.registration import split_address
 from support.forks import (
     in_child,
     living_child,

@@ -10,9 +10,9 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.identity.errors import BookieStartError
 from octavo.metadata import MetadataStore, open_metadata_store
-from support.faulty_filesystem import MemoryFileSystem
-from support.ledger_metadata import open_ledger
-from support.ledgers import LedgerScript, ids_of
+from support.clusters.ledgers import LedgerScript, ids_of
+from support.disks.faulty_filesystem import MemoryFileSystem
+from support.metadata.ledger_metadata import open_ledger
 from support.waiting import eventually
 
 COUNT = 200

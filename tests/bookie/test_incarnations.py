@@ -17,17 +17,17 @@ from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.reset_identity import reset_identity
 from octavo.cli.bookies import forget_bookie
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
-from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.cluster.registration import UNREGISTERED_SECONDS_MAX
+from octavo.metadata.cluster.repair_states import BookieCondition, Condition
 from octavo.metadata.memory import MemoryServer, open_memory_store
-from octavo.metadata.registration import UNREGISTERED_SECONDS_MAX
-from octavo.metadata.repair_states import BookieCondition, Condition
+from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.protocol.errors import BookieShuttingDownError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Added, ListEntries, Missing, ReadAnswer
-from octavo.repair.operators import change_states
-from support.faulty_filesystem import MemoryFileSystem
-from support.held_disk import HeldDisk, syncs_below
-from support.interposed_store import InterposedStore
+from octavo.repair.operate.operators import change_states
+from support.disks.faulty_filesystem import MemoryFileSystem
+from support.disks.held_disk import HeldDisk, syncs_below
+from support.metadata.interposed_store import InterposedStore
 from support.raw_client import RawClient, add, read, seal
 from support.waiting import eventually
 

@@ -10,7 +10,7 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import DiskSpace, RealFileSystem
 from octavo.metadata import open_metadata_store
-from support.memory_stores import memory_uri
+from support.metadata.memory_stores import memory_uri
 from support.waiting import WAIT_SECONDS, eventually
 
 import octavo

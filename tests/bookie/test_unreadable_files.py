@@ -18,7 +18,7 @@ from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.reset_identity import reset_identity
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.protocol.messages import ReadAnswer, Request
-from support.ledger_metadata import open_ledger
+from support.metadata.ledger_metadata import open_ledger
 from support.raw_client import RawClient, add, read, seal
 from support.waiting import WAIT_SECONDS
 

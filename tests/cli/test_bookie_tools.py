@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.processes import BookieProcess, octavo
+from support.commands.processes import BookieProcess, octavo
 
 ONE = ("-E", 1, "-W", 1, "-A", 1)
 EXIT_DATA_WRONG = 78

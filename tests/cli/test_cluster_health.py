@@ -10,13 +10,13 @@ from octavo.cli.cluster.health import Severity, examine
 from octavo.cli.doctor import certificate_finding, clock_finding, clocks_of_store, reachable
 from octavo.client.bookie_status import BookieStatus
 from octavo.metadata import BookieState
-from octavo.metadata.garbage_hold import GarbageHold
+from octavo.metadata.clocks.proven_time import BootTime, Moment, ProvenTime
 from octavo.metadata.memory import MemoryServer, open_memory_store
-from octavo.metadata.proven_time import BootTime, Moment, ProvenTime
+from octavo.metadata.updates.garbage_hold import GarbageHold
 from octavo.protocol.errors import OctavoError, OctavoTimeoutError, UnauthorizedError
 from octavo.protocol.ids import BookieId
-from octavo.repair.waits import DOCUMENT, Waits
-from support.interposed_store import InterposedStore
+from octavo.repair.base.waits import DOCUMENT, Waits
+from support.metadata.interposed_store import InterposedStore
 
 GOOD: dict[str, Any] = {"disk_space_low": False, "in_doubt": False, "entries_damaged": 0}
 

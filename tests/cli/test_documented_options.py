@@ -43,7 +43,7 @@ def test_every_command_within_a_sentence_exists(page: Path) -> None:
 
 
 def test_every_command_of_a_procedure_exists() -> None:
-    """tests/processes/test_procedures.py runs all of them in its long form only."""
+    """tests/processes/commands/test_procedures.py runs all of them in its long form only."""
     page = (ROOT / "docs" / "procedures.md").read_text()
     blocks = "".join(re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     lines = [found.partition("#")[0].partition(";")[0] for found in re.findall(r"octavo (?!bookie@)[^\n]+", blocks)]

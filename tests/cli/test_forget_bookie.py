@@ -8,12 +8,12 @@ from octavo.cli.bookies import forget_bookie
 from octavo.cli.session import CommandError
 from octavo.metadata import Fragment, MetadataStore
 from octavo.metadata.memory import MemoryServer, open_memory_store
-from octavo.metadata.store import Version
+from octavo.metadata.store.store import Version
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
-from support.interposed_store import InterposedStore
-from support.ledger_metadata import bookie_ids, fragment, open_ledger
-from support.metadata_clusters import cookie, registration
-from support.stream_metadata import open_stream
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.ledger_metadata import bookie_ids, fragment, open_ledger
+from support.metadata.metadata_clusters import cookie, registration
+from support.metadata.stream_metadata import open_stream
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from octavo.cli.log.standard_input import InterruptibleInput
 from octavo.cli.session import CommandError, describe
 from octavo.protocol.errors import EntryTooLargeError, NotLeaderError
 from octavo.protocol.messages import Op
-from support.leading import led_log
-from support.log_cluster import collect
+from support.clusters.leading import led_log
+from support.clusters.log_cluster import collect
 from support.waiting import WAIT_SECONDS
 
 import octavo

@@ -2,8 +2,8 @@
 
 import pytest
 from octavo.cli.log.show import print_cursors, print_status, status_as_json
-from octavo.client.log.cursor_document import CursorState
-from octavo.client.log.status import LogStatus, SegmentStatus
+from octavo.client.log.documents.cursors import CursorState
+from octavo.client.log.seam.status import LogStatus, SegmentStatus
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums
 

@@ -7,7 +7,7 @@ import pytest
 from octavo.cli.local.ports import check_free, choose_ports, read_ports, remember_ports
 from octavo.cli.session import CommandError
 from octavo.protocol.errors import InvalidArgumentError
-from support.processes import free_neighbours
+from support.commands.processes import free_neighbours
 
 NAMES = ("bookie-1", "bookie-2", "bookie-3")
 

@@ -11,13 +11,13 @@ from octavo.cli import main as command_line
 from octavo.cli.repair import _wait_drained
 from octavo.cli.session import CommandError, LogFormat, LogLevel, Session
 from octavo.metadata import MetadataStore, open_metadata_store
-from octavo.metadata.garbage_hold import GarbageHold, set_hold
-from octavo.metadata.repair_states import BookieCondition, Condition
+from octavo.metadata.cluster.repair_states import BookieCondition, Condition
+from octavo.metadata.updates.garbage_hold import GarbageHold, set_hold
 from octavo.protocol.ids import BookieId, EntryId
-from octavo.repair import operators
-from support.ledger_metadata import fragment, open_ledger
-from support.metadata_clusters import cookie
-from support.processes import OCTAVO, environment
+from octavo.repair.operate import operators
+from support.commands.processes import OCTAVO, environment
+from support.metadata.ledger_metadata import fragment, open_ledger
+from support.metadata.metadata_clusters import cookie
 from support.waiting import WAIT_SECONDS, wait_until
 
 A = BookieId("a")

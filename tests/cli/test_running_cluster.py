@@ -18,7 +18,7 @@ from octavo.cli.running_cluster import (
     take_lock,
     write_state,
 )
-from support.processes import ENDS_BEFORE_ITS_THREAD
+from support.commands.processes import ENDS_BEFORE_ITS_THREAD
 from support.waiting import wait_until
 
 URI = "sqlite:////data/metadata.db"

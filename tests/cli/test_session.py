@@ -27,8 +27,8 @@ from octavo.cli.session import (
     read_password,
 )
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, NoSuchLedgerError, OctavoError
-from support.processes import OCTAVO, environment
-from support.secrets import write_secret
+from support.clusters.secrets import write_secret
+from support.commands.processes import OCTAVO, environment
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS, wait_until
 

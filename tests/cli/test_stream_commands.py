@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from octavo.cli.main import main
 from octavo.metadata import open_metadata_store
-from octavo.metadata.debts import FullCopies
-from octavo.metadata.dump import RESTORED_TERMS_SKIPPED, ClusterFacts, DumpEnd, DumpWriter, read_dump
-from octavo.metadata.either import EitherMetadata
-from octavo.metadata.garbage_hold import read_hold
-from octavo.metadata.model import LOG_KEY
-from octavo.metadata.page_out import page_out
-from octavo.metadata.pages import PAGES_PREFIX, page_document
-from octavo.metadata.stream_model import StreamMetadata
+from octavo.metadata.ledger.debts import FullCopies
+from octavo.metadata.ledger.model import LOG_KEY
+from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.stream.model import StreamMetadata
+from octavo.metadata.stream.pages import PAGES_PREFIX, page_document
+from octavo.metadata.updates.dump import RESTORED_TERMS_SKIPPED, ClusterFacts, DumpEnd, DumpWriter, read_dump
+from octavo.metadata.updates.garbage_hold import read_hold
+from octavo.metadata.updates.page_out import page_out
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.places import place
-from support.ledger_metadata import bookie_ids, open_ledger
-from support.processes import Finished
-from support.stream_metadata import open_stream, stream_fragment
+from support.commands.processes import Finished
+from support.metadata.ledger_metadata import bookie_ids, open_ledger
+from support.metadata.stream_metadata import open_stream, stream_fragment
 from support.waiting import WAIT_SECONDS
 
 LEDGER = open_ledger(0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from octavo.cli.replacing import replace_content
 from octavo.security.authority import names_in
-from support.processes import octavo
+from support.commands.processes import octavo
 
 
 @pytest.fixture(scope="module")

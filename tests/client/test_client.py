@@ -15,8 +15,8 @@ from octavo.client.options import ClientOptions
 from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore, Version, open_metadata_store
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Op
-from support.interposed_store import InterposedStore
-from support.reading import Cluster, cluster_of
+from support.clusters.reading import Cluster, cluster_of
+from support.metadata.interposed_store import InterposedStore
 from support.waiting import WAIT_SECONDS
 
 import octavo

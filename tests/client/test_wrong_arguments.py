@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from octavo.client.opening import Opening
+from octavo.client.awaitable_context import Opening
 from octavo.protocol.errors import InvalidArgumentError
-from support.reading import cluster_of
+from support.clusters.reading import cluster_of
 from support.waiting import WAIT_SECONDS
 
 import octavo

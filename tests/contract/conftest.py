@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from octavo.metadata import MetadataStore
-from support.metadata_clusters import DRIVERS, Cluster
+from support.metadata.metadata_clusters import DRIVERS, Cluster
 
 
 @pytest.fixture(params=DRIVERS)

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 from octavo.metadata import BookieState, MetadataStore
-from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.protocol.errors import LeaseLostError, MetadataConflictError
 from octavo.protocol.ids import BookieId
-from support.metadata_clusters import LEASE_SECONDS, Cluster, cookie, registration, soon, until
+from support.metadata.metadata_clusters import LEASE_SECONDS, Cluster, cookie, registration, soon, until
 from support.waiting import eventually
 
 # --- bookies -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What every metadata driver must do: identity, ledgers, documents, and the end of a handle.
 
-A driver joins with an entry in ``support.metadata_clusters.DRIVERS``.
+A driver joins with an entry in ``support.metadata.metadata_clusters.DRIVERS``.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from octavo.metadata import (
     Version,
     update_ledger,
 )
-from octavo.metadata.store import DOCUMENT_BYTES_MAX
+from octavo.metadata.store.store import DOCUMENT_BYTES_MAX
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -28,8 +28,8 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
 )
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
-from support.ledger_metadata import bookie_ids, open_ledger
-from support.metadata_clusters import Cluster, cookie, new_ledger, registration, soon
+from support.metadata.ledger_metadata import bookie_ids, open_ledger
+from support.metadata.metadata_clusters import Cluster, cookie, new_ledger, registration, soon
 
 # --- identity ------------------------------------------------------------------------------------------------------
 

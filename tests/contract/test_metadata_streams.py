@@ -6,18 +6,7 @@ from dataclasses import replace
 
 import pytest
 from octavo.metadata import BeginRecovery, MetadataStore, Version, update_ledger, update_stream
-from octavo.metadata.page_out import page_out
-from octavo.metadata.pages import PageMissingError, is_left_over, make_page, page_document, pages_prefix
-from octavo.metadata.paging import (
-    StreamPages,
-    delete_stream,
-    sweep_all,
-    sweep_stream,
-    tidy_stream,
-    truncate_stream,
-    walk_stream,
-)
-from octavo.metadata.stream_changes import (
+from octavo.metadata.stream.changes import (
     FRAGMENTS_BYTES_MAX,
     BeginTakeover,
     ChangeFragment,
@@ -27,8 +16,19 @@ from octavo.metadata.stream_changes import (
     TermEnd,
     Truncate,
 )
-from octavo.metadata.stream_encoding import encoded_fragments_bytes
-from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
+from octavo.metadata.stream.encoding import encoded_fragments_bytes
+from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
+from octavo.metadata.stream.pages import PageMissingError, is_left_over, make_page, page_document, pages_prefix
+from octavo.metadata.updates.page_out import page_out
+from octavo.metadata.updates.paging import (
+    StreamPages,
+    delete_stream,
+    sweep_all,
+    sweep_stream,
+    tidy_stream,
+    truncate_stream,
+    walk_stream,
+)
 from octavo.protocol.errors import (
     InvalidArgumentError,
     LedgerExistsError,
@@ -40,10 +40,10 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.places import place
-from support.ledger_metadata import open_ledger
-from support.metadata_clusters import Cluster, new_ledger, soon
-from support.paged_streams import many_fragments
-from support.stream_metadata import open_stream, stream_fragment
+from support.metadata.ledger_metadata import open_ledger
+from support.metadata.metadata_clusters import Cluster, new_ledger, soon
+from support.metadata.paged_streams import many_fragments
+from support.metadata.stream_metadata import open_stream, stream_fragment
 
 PLANS = [stream_fragment(1, 0, 0), stream_fragment(1, 5, 5, "abd", 50)]
 

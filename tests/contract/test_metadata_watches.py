@@ -4,8 +4,8 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from octavo.metadata import MetadataStore
-from support.ledger_metadata import open_ledger
-from support.metadata_clusters import new_ledger, soon, until
+from support.metadata.ledger_metadata import open_ledger
+from support.metadata.metadata_clusters import new_ledger, soon, until
 
 
 async def test_watch_gives_the_present_then_every_latest_value_then_none(

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from support.crash_states import FAULT_CLASSES, crash_states
-from support.crash_workload import Driver, Promises, log_writes, promises_at, recorded, verify
-from support.recording_filesystem import NameChange, Noted, Recording, SyncBegun, SyncEnded
+from support.disks.crash_states import FAULT_CLASSES, crash_states
+from support.disks.crash_workload import Driver, Promises, log_writes, promises_at, recorded, verify
+from support.disks.recording_filesystem import NameChange, Noted, Recording, SyncBegun, SyncEnded
 
 SAMPLES = int(os.environ.get("OCTAVO_CRASH_SAMPLES", "2"))
 EVERY = int(os.environ.get("OCTAVO_CRASH_EVERY", "2"))

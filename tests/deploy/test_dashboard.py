@@ -16,7 +16,7 @@ import pytest
 from debian_tools import program
 from octavo.metrics.table import BOOKIE_METRICS, CLIENT_METRICS
 from octavo.protocol.errors import NoSuchLedgerError
-from support.processes import BookieProcess, free_neighbours
+from support.commands.processes import BookieProcess, free_neighbours
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS, wait_until
 

@@ -20,7 +20,7 @@ def site() -> Path:
     # Spark's tests keep their workers from importing out of the working folder; a script lives beside its modules.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     done = subprocess.run(
-        [sys.executable, "scripts/build_docs.py"],
+        [sys.executable, "scripts/artifacts/build_docs.py"],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -7,7 +7,7 @@ import sys
 import pytest
 from octavo.protocol import errors
 from octavo.protocol.errors import OctavoError
-from support.reading import cluster_of
+from support.clusters.reading import cluster_of
 
 import octavo
 

@@ -5,7 +5,7 @@ from octavo.metrics.table import BOOKIE_METRICS
 
 
 def test_the_dashboard_is_what_the_table_of_metrics_says() -> None:
-    assert make_dashboard.FILE.read_text() == make_dashboard.text(), "run scripts/make_dashboard.py"
+    assert make_dashboard.FILE.read_text() == make_dashboard.text(), "run scripts/artifacts/make_dashboard.py"
 
 
 def test_every_metric_of_a_bookie_has_a_panel_and_panels_do_not_overlap() -> None:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from house.test_imports import MAY_IMPORT
+from support.rooms import MAY_IMPORT
 from support.tree import ROOT, library_folders, library_modules, syntax_tree, tree_files
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -176,9 +176,9 @@ def test_decisions_have_one_form() -> None:
 
 
 def test_the_picture_of_the_rooms_shows_the_tables_as_they_are() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "draw_rooms.py"), "--print"]
+    command = [sys.executable, str(ROOT / "scripts" / "artifacts" / "draw_rooms.py"), "--print"]
     drawn = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert (ROOT / "docs" / "packages.svg").read_text(encoding="utf-8") == drawn, "run scripts/draw_rooms.py"
+    assert (ROOT / "docs" / "packages.svg").read_text(encoding="utf-8") == drawn, "run scripts/artifacts/draw_rooms.py"
 
 
 ARCHITECTURE = "docs/architecture.md"

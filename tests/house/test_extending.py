@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.client.log import active, layout, lead, view
-from octavo.metadata import records
+from octavo.client.log import layout
+from octavo.client.log.seam import active_segment as active
+from octavo.client.log.seam import lead, view
 from octavo.metadata.connect import DRIVERS
-from support.metadata_clusters import DRIVERS as DRIVERS_UNDER_TEST
+from octavo.metadata.store import driver as records
+from support.metadata.metadata_clusters import DRIVERS as DRIVERS_UNDER_TEST
 from support.tree import ROOT, library_modules, python_files, syntax_tree
 
 TEXT = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -79,7 +81,7 @@ def asks_for_the_layout(tree: ast.Module) -> bool:
 
 def test_every_module_that_asks_for_the_layout_of_a_log_is_named() -> None:
     asking = {path.as_posix() for path in library_modules().values() if asks_for_the_layout(syntax_tree(path))}
-    assert {"client/log/logs.py", "pipeline/log_scan.py"} <= asking
+    assert {"client/log/logs.py", "pipeline/source/log_scan.py"} <= asking
     assert {path for path in asking if f"`{path}" not in TEXT} == set()
 
 
@@ -91,7 +93,7 @@ def test_a_question_for_the_layout_is_noticed(code: str) -> None:
 def test_every_driver_is_named() -> None:
     drivers = {
         f"`{path.as_posix()}: {node.name}`"
-        for path in [*library_modules().values(), Path("tests/simulation/metadata.py")]
+        for path in [*library_modules().values(), Path("tests/simulation/engine/metadata.py")]
         for node in syntax_tree(path).body
         if isinstance(node, ast.ClassDef)
         and any(isinstance(base, ast.Name) and base.id == "RecordStore" for base in node.bases)

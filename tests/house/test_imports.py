@@ -4,12 +4,14 @@ import ast
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from support.rooms import MAY_IMPORT, ROOMS
 from support.tree import (
     ROOT,
     Import,
@@ -21,161 +23,8 @@ from support.tree import (
     syntax_tree,
 )
 
-MAY_IMPORT = {
-    "metrics": frozenset[str](),
-    "protocol": frozenset[str](),
-    "security": frozenset({"protocol"}),
-    "metadata": frozenset({"metrics", "protocol", "security"}),
-    "bookie": frozenset({"metrics", "protocol", "security", "metadata"}),
-    "client": frozenset({"metrics", "protocol", "security", "metadata"}),
-    "repair": frozenset({"protocol", "metadata", "client"}),
-    "pipeline": frozenset({"octavo", "protocol", "security", "metadata", "client"}),
-    "octavo": frozenset({"metrics", "protocol", "security", "metadata", "client", "pipeline"}),
-    "cli": frozenset(
-        {"octavo", "metrics", "protocol", "security", "metadata", "bookie", "client", "repair", "pipeline"}
-    ),
-    "deploy": frozenset[str](),
-}
-"""Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""
-
-ROOMS = {
-    "bookie.disk": frozenset[str](),
-    "bookie.journal": frozenset({"bookie.disk"}),
-    "bookie.index": frozenset({"bookie.disk"}),
-    "bookie.entrylog": frozenset({"bookie.disk"}),
-    "bookie.identity": frozenset({"bookie.disk"}),
-    "bookie.storage": frozenset({"bookie.disk", "bookie.journal", "bookie.index", "bookie.entrylog"}),
-    "bookie.upkeep": frozenset({"bookie.disk", "bookie.journal", "bookie.storage"}),
-    "bookie.server": frozenset({"bookie.disk", "bookie.storage"}),
-    "bookie.copies": frozenset({"bookie.storage", "bookie.upkeep"}),
-    "bookie.offline": frozenset(
-        {"bookie.disk", "bookie.journal", "bookie.index", "bookie.entrylog", "bookie.identity", "bookie.storage"}
-    ),
-    "bookie.admin": frozenset({"bookie.disk", "bookie.storage", "bookie.upkeep", "bookie.server"}),
-    "bookie": frozenset(
-        {
-            "bookie.admin",
-            "bookie.disk",
-            "bookie.journal",
-            "bookie.index",
-            "bookie.identity",
-            "bookie.storage",
-            "bookie.upkeep",
-            "bookie.server",
-            "bookie.copies",
-        }
-    ),
-    "client.options": frozenset[str](),
-    "client.counts": frozenset[str](),
-    "client.supervisor": frozenset[str](),
-    "client.closable": frozenset[str](),
-    "client.arguments": frozenset[str](),
-    "client.same_loop": frozenset[str](),
-    "client.wire": frozenset({"client.options", "client.counts", "client.supervisor"}),
-    "client.place": frozenset({"client.options"}),
-    "client.read": frozenset(
-        {
-            "client.arguments",
-            "client.options",
-            "client.closable",
-            "client.counts",
-            "client.same_loop",
-            "client.wire",
-        }
-    ),
-    "client.write": frozenset(
-        {
-            "client.options",
-            "client.closable",
-            "client.counts",
-            "client.same_loop",
-            "client.supervisor",
-            "client.wire",
-            "client.place",
-        }
-    ),
-    "client.recover": frozenset({"client.options", "client.supervisor", "client.wire", "client.place", "client.write"}),
-    "client.stream": frozenset(
-        {
-            "client.arguments",
-            "client.options",
-            "client.wire",
-            "client.place",
-            "client.read",
-            "client.write",
-            "client.recover",
-        }
-    ),
-    "client.departures": frozenset({"client.supervisor", "client.write"}),
-    "client.opening": frozenset({"client.closable"}),
-    "client.log": frozenset(
-        {
-            "client.arguments",
-            "client.closable",
-            "client.counts",
-            "client.opening",
-            "client.same_loop",
-            "client.options",
-            "client.supervisor",
-            "client.read",
-            "client.stream",
-            "client.write",
-        }
-    ),
-    "client": frozenset(
-        {
-            "client.arguments",
-            "client.options",
-            "client.closable",
-            "client.same_loop",
-            "client.wire",
-            "client.place",
-            "client.read",
-            "client.write",
-            "client.recover",
-            "client.stream",
-            "client.departures",
-            "client.opening",
-            "client.log",
-        }
-    ),
-    "metadata": frozenset[str](),
-    "metadata.sqlite": frozenset({"metadata"}),
-    "metadata.zookeeper": frozenset({"metadata"}),
-    "metadata.connect": frozenset({"metadata", "metadata.sqlite", "metadata.zookeeper"}),
-    "metadata.__init__": frozenset({"metadata", "metadata.connect"}),
-    "cli.running_cluster": frozenset[str](),
-    "cli.output": frozenset[str](),
-    "cli.replacing": frozenset[str](),
-    "cli.session": frozenset({"cli.running_cluster", "cli.output"}),
-    "cli.rates": frozenset[str](),
-    "cli.ledger": frozenset({"cli.session", "cli.output"}),
-    "cli.log": frozenset({"cli.session", "cli.output", "cli.ledger"}),
-    "cli.bench": frozenset({"cli.session", "cli.output", "cli.ledger"}),
-    "cli.bookie": frozenset({"cli.running_cluster", "cli.session", "cli.output", "cli.rates"}),
-    "cli.cluster": frozenset({"cli.session", "cli.output"}),
-    "cli.console": frozenset({"cli.session", "cli.output", "cli.rates", "cli.log", "cli.cluster", "cli.bookie"}),
-    "cli.deploy": frozenset({"cli.session", "cli.output", "cli.replacing"}),
-    "cli.local": frozenset({"cli.running_cluster", "cli.session", "cli.output"}),
-    "cli": frozenset(
-        {
-            "cli.session",
-            "cli.output",
-            "cli.replacing",
-            "cli.rates",
-            "cli.ledger",
-            "cli.log",
-            "cli.bench",
-            "cli.bookie",
-            "cli.cluster",
-            "cli.console",
-            "cli.deploy",
-            "cli.local",
-        }
-    ),
-}
-"""Each room (a sub-folder, a module that others build on, or what else stands at the root of its folder) and the rooms
-of the same folder that it may import from. Below a room stands only what has been named before it."""
+MODULES_MAX = 22
+"""Modules that a folder may hold."""
 
 FOR_EVERYONE = "octavo._version"
 """The one module of the face that any package may read: it imports nothing."""
@@ -187,8 +36,8 @@ PURE_MODULES = frozenset(
         "octavo.client.options",
         "octavo.client.read.plan",
         "octavo.metadata.encoding",
-        "octavo.metadata.model",
-        "octavo.metadata.registration",
+        "octavo.metadata.ledger.model",
+        "octavo.metadata.cluster.registration",
     }
 )
 """Modules that must stay pure whatever they say of themselves. All of protocol/ is pure, and so is every module whose
@@ -353,8 +202,15 @@ def test_dependencies_point_one_way() -> None:
 
 
 def test_every_folder_inside_a_folder_is_a_room() -> None:
-    inner = {".".join(path.parts[:2]) for path in library_modules().values() if len(path.parts) > 2}
-    assert {room for room in inner if room.split(".")[0] in {"bookie", "cli", "client", "metadata"}} <= ROOMS.keys()
+    inner = {".".join(path.parts[:-1]) for path in library_modules().values() if len(path.parts) > 2}
+    divided = {"bookie", "cli", "client", "metadata", "pipeline", "repair"}
+    assert {room for room in inner if room.split(".")[0] in divided} <= ROOMS.keys()
+
+
+def test_no_folder_is_a_drawer() -> None:
+    """A folder with more modules is divided into rooms."""
+    folders = Counter(path.parent for path in python_files() if path.name != "__init__.py")
+    assert {str(folder): count for folder, count in folders.items() if count > MODULES_MAX} == {}
 
 
 def test_every_room_of_the_table_holds_modules() -> None:
@@ -417,7 +273,7 @@ def test_a_circle_is_found(imports: dict[str, set[str]], found: set[str]) -> Non
         ("octavo.bookie.disk.sample", "from octavo.bookie.config import BookieConfig"),
         ("octavo.client.wire.sample", "from octavo.client.write import writer"),
         ("octavo.client.read.sample", "from ..write.writer import LedgerWriter"),
-        ("octavo.client.place.sample", "import octavo.client.client"),
+        ("octavo.client.choose.sample", "import octavo.client.client"),
         ("octavo.metadata.sqlite.sample", "from octavo.metadata.connect import open_metadata_store"),
         ("octavo.metadata.zookeeper.sample", "from octavo.metadata.sqlite import store"),
     ],
@@ -445,7 +301,7 @@ def test_a_bookie_that_imports_the_client_or_the_face_is_noticed(source: str) ->
     "source",
     [
         "from octavo.protocol import ids",
-        "from octavo.metadata.model import LedgerMetadata",
+        "from octavo.metadata.ledger.model import LedgerMetadata",
         "from . import journal",
         "from .journal import Journal",
         "from octavo._version import __version__",

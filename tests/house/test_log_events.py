@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from simulation.logs import EXPLAINED_BY
+from simulation.engine.logs import EXPLAINED_BY
 from support.tree import ROOT
 
 LOGGED = frozenset(

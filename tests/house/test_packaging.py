@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.installed import PACKAGES
+from support.commands.installed import PACKAGES
 from support.tree import PACKAGE, ROOT, library_folders, library_modules, python_files, tree_files
 
 NOT_IN_THE_WHEEL = {"docs", "examples", "scripts", "tests"}
@@ -22,7 +22,7 @@ def wheel_path(name: str, path: Path) -> str:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds what an installation of the wheel would hold."""
     target = tmp_path_factory.mktemp("wheel") / "site"
-    subprocess.run([sys.executable, "scripts/build_wheel.py", "--unpack", str(target)], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "scripts/artifacts/build_wheel.py", "--unpack", str(target)], cwd=ROOT, check=True)
     return target
 
 

@@ -11,8 +11,8 @@ WORLD = {"loop", "os"}
 """What may be replaced: the operating system's calls, and the clock of an event loop."""
 
 EXCUSED = {
-    "tests/client/test_recovery.py": "a defect in a step of the state machine",
-    "tests/client/test_writer_changes.py": "a defect in a step of the state machines",
+    "tests/client/recover/test_recovery.py": "a defect in a step of the state machine",
+    "tests/client/write/test_writer_changes.py": "a defect in a step of the state machines",
     "tests/zookeeper/test_aiozk_faults.py": "aiozk's pauses",
 }
 """File that replaces something else -> why. No input makes correct code fail as a defect does."""

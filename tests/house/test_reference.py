@@ -7,7 +7,9 @@ import pytest
 @pytest.mark.parametrize("name", make_reference.PAGES)
 def test_a_reference_page_is_up_to_date(name: str) -> None:
     expected = make_reference.PAGES[name]()
-    assert (make_reference.FOLDER / name).read_text(encoding="utf-8") == expected, "run scripts/make_reference.py"
+    assert (make_reference.FOLDER / name).read_text(encoding="utf-8") == expected, (
+        "run scripts/artifacts/make_reference.py"
+    )
 
 
 def test_every_setting_has_a_meaning() -> None:

@@ -9,16 +9,16 @@ import ast
 from support.tree import dotted_name, python_files, syntax_tree
 
 OWN_SLEEPS = {
-    "tests/bookie/test_frame_memory.py": "the time of the simulator's loop, which passes at once",
-    "tests/bookie/test_repair_reads.py": "the time of the simulator's loop, which passes at once",
-    "tests/client/log/test_log_adds_in_one_turn.py": "the time of the simulator's loop, which passes at once",
-    "tests/client/log/test_log_writer_in_one_turn.py": "the time of the simulator's loop, which passes at once",
-    "tests/pipeline/test_scan.py": "a function that Spark runs in a worker without the tests' modules",
-    "tests/pipeline/test_sink.py": "a class that Spark runs in a worker without the tests' modules",
-    "tests/repair/test_running.py": "the time of the simulator's loop, which passes at once",
+    "tests/bookie/memory/test_frame_memory.py": "the time of the simulator's loop, which passes at once",
+    "tests/bookie/server/test_repair_reads.py": "the time of the simulator's loop, which passes at once",
+    "tests/client/log/writer/test_log_adds_in_one_turn.py": "the time of the simulator's loop, which passes at once",
+    "tests/client/log/writer/test_log_writer_in_one_turn.py": "the time of the simulator's loop, which passes at once",
+    "tests/pipeline/source/test_scan.py": "a function that Spark runs in a worker without the tests' modules",
+    "tests/pipeline/sink/test_sink.py": "a class that Spark runs in a worker without the tests' modules",
+    "tests/repair/base/test_keep_running.py": "the time of the simulator's loop, which passes at once",
     "tests/security/test_strangers.py": "the time of the simulator's loop, which passes at once",
-    "tests/support/failing_disk.py": "a program of its own: the delay is its fault",
-    "tests/support/leading_process.py": "a program of its own, which pauses between two adds",
+    "tests/support/disks/failing_disk.py": "a program of its own: the delay is its fault",
+    "tests/support/programs/leading_process.py": "a program of its own, which pauses between two adds",
     "tests/support/waiting.py": "the helpers",
 }
 """File with sleeps -> why it does not use the helpers. Besides these, all of `tests/simulation`, whose time is not

@@ -16,8 +16,10 @@ LEDGERS_ONLY = {"ledger_metadata", "metadata_of_each", "read_ledger"}
 """Those that refuse streams, or leave them out."""
 
 COVERS = {
-    "bookie/admin/ledger_view.py": "tests/bookie/test_admin.py: test_streams_are_listed_and_shown_among_ledgers",
-    "bookie/upkeep/garbage.py": "tests/bookie/test_garbage.py: test_entries_of_a_stream_stay_until_it_is_deleted",
+    "bookie/admin/ledger_view.py": "tests/bookie/admin/test_admin.py: test_streams_are_listed_and_shown_among_ledgers",
+    "bookie/upkeep/garbage.py": (
+        "tests/bookie/upkeep/test_garbage.py: test_entries_of_a_stream_stay_until_it_is_deleted"
+    ),
     "cli/bookies.py": "tests/cli/test_forget_bookie.py: test_bookie_that_a_stream_names_is_not_forgotten",
     "cli/cluster/commands.py": "tests/cli/test_stream_commands.py: test_streams_are_counted_among_ledgers",
     "cli/cluster/transfer.py": "tests/cli/test_stream_commands.py: "
@@ -25,29 +27,29 @@ COVERS = {
     "cli/ledger/commands.py": "tests/cli/test_stream_commands.py: test_streams_are_listed_among_ledgers",
     "cli/support_bundle.py": "tests/cli/test_stream_commands.py: test_a_support_bundle_counts_streams",
     "client/client.py": "tests/security/test_private_ledgers.py: test_the_segments_of_a_private_log_are_private",
-    "pipeline/cluster.py": "tests/pipeline/test_streams_left_out.py: "
+    "pipeline/base/cluster.py": "tests/pipeline/source/test_streams_left_out.py: "
     "test_streams_are_left_out_of_scans_and_refused_by_name",
-    "pipeline/coverage.py": "tests/pipeline/test_coverage.py: "
+    "pipeline/jobs/coverage.py": "tests/pipeline/jobs/test_coverage.py: "
     "test_ended_terms_of_a_stream_are_looked_at_and_the_running_one_is_named",
-    "pipeline/jobs/common.py": "tests/pipeline/test_jobs.py: "
+    "pipeline/jobs/common.py": "tests/pipeline/jobs/test_jobs.py: "
     "test_verify_and_inventory_look_at_logs_and_name_what_has_no_end",
-    "pipeline/ledger_table.py": "tests/pipeline/test_jobs.py: "
+    "pipeline/tables/ledger_table.py": "tests/pipeline/jobs/test_jobs.py: "
     "test_verify_and_inventory_look_at_logs_and_name_what_has_no_end",
-    "repair/operators.py": "tests/repair/test_streams.py: test_a_bookie_that_a_stream_names_is_not_forgotten",
-    "repair/reading.py": "tests/repair/test_streams.py: test_a_bookie_that_a_stream_names_is_not_forgotten",
-    "repair/refill.py": "tests/repair/test_streams.py: "
+    "repair/operate/operators.py": "tests/repair/test_streams.py: test_a_bookie_that_a_stream_names_is_not_forgotten",
+    "repair/base/read_metadata.py": "tests/repair/test_streams.py: test_a_bookie_that_a_stream_names_is_not_forgotten",
+    "repair/doubt/refill.py": "tests/repair/test_streams.py: "
     "test_a_bookie_with_new_disks_gets_its_copies_of_streams_and_is_sure_of_settled_terms",
-    "repair/rounds.py": "tests/repair/test_streams.py: "
+    "repair/audit/rounds.py": "tests/repair/test_streams.py: "
     "test_copies_of_a_stream_come_back_on_other_bookies_and_nothing_else_changes",
 }
 """Module that walks ledgers -> the test that it takes streams, too."""
 
 LEAVES_OUT = {
     "cli/bench/commands.py": ("cli/bench/commands.py", "logs that are streams are not read"),
-    "pipeline/datasets.py": ("docs/pipeline.md", "No stream is part of a dataset"),
-    "pipeline/discovery.py": ("docs/pipeline.md", "A scan of ledgers leaves streams out"),
-    "pipeline/log_scan.py": ("docs/pipeline.md", "For a log that is a stream"),
-    "pipeline/stream.py": ("docs/pipeline.md", "A scan of ledgers leaves streams out"),
+    "pipeline/base/datasets.py": ("docs/pipeline.md", "No stream is part of a dataset"),
+    "pipeline/source/discovery.py": ("docs/pipeline.md", "A scan of ledgers leaves streams out"),
+    "pipeline/source/log_scan.py": ("docs/pipeline.md", "For a log that is a stream"),
+    "pipeline/source/stream.py": ("docs/pipeline.md", "A scan of ledgers leaves streams out"),
 }
 """Module that walks ledgers and leaves streams out -> a file that its users see, and the words there that say so."""
 
@@ -55,7 +57,7 @@ USES_LEDGERS_ONLY = {
     "cli/cluster/commands.py",
     "cli/ledger/commands.py",
     "client/client.py",
-    "pipeline/cluster.py",
+    "pipeline/base/cluster.py",
 }
 """Modules in :data:`COVERS` that ask for ledgers only where the user names one, or leave streams out for others in
 :data:`LEAVES_OUT`."""

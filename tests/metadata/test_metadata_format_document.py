@@ -11,34 +11,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from octavo.client.log.bounds import LIST_BYTES_MAX as CHAIN_BYTES_MAX
-from octavo.client.log.bounds import MAKING_MAX
-from octavo.client.log.document import TERMS_MAX, LogState
-from octavo.client.log.names import ages_document, cursors_document, list_document, lock_name
-from octavo.metadata import pages
-from octavo.metadata.cluster_release import DOCUMENT as RELEASE
-from octavo.metadata.debts import FullCopies
+from octavo.client.log.chain.bounds import LIST_BYTES_MAX as CHAIN_BYTES_MAX
+from octavo.client.log.chain.bounds import MAKING_MAX
+from octavo.client.log.documents.chain import TERMS_MAX, LogState
+from octavo.client.log.documents.names import ages_document, cursors_document, list_document, lock_name
+from octavo.metadata.cluster.principals import DOCUMENT as PRINCIPALS
+from octavo.metadata.cluster.principals import PRINCIPALS_MAX
+from octavo.metadata.cluster.registration import BookieState
+from octavo.metadata.cluster.repair_states import DOCUMENT as CONDITIONS
+from octavo.metadata.cluster.repair_states import REASON_CHARACTERS_MAX, Condition
 from octavo.metadata.encoding import encode_object
-from octavo.metadata.garbage_hold import DOCUMENT as GARBAGE_HOLD
-from octavo.metadata.model import CLIENT_NAME_CHARACTERS_MAX, CUSTOM_METADATA_BYTES_MAX, LedgerState, SyncMode
-from octavo.metadata.principals import DOCUMENT as PRINCIPALS
-from octavo.metadata.principals import PRINCIPALS_MAX
-from octavo.metadata.records import Kind
-from octavo.metadata.registration import BookieState
-from octavo.metadata.repair_states import DOCUMENT as CONDITIONS
-from octavo.metadata.repair_states import REASON_CHARACTERS_MAX, Condition
+from octavo.metadata.ledger.debts import FullCopies
+from octavo.metadata.ledger.model import CLIENT_NAME_CHARACTERS_MAX, CUSTOM_METADATA_BYTES_MAX, LedgerState, SyncMode
 from octavo.metadata.sqlite import database
 from octavo.metadata.sqlite.store import open_sqlite_store
-from octavo.metadata.store import DOCUMENT_BYTES_MAX
-from octavo.metadata.stream_model import StreamState
+from octavo.metadata.store.driver import Kind
+from octavo.metadata.store.store import DOCUMENT_BYTES_MAX
+from octavo.metadata.stream import pages
+from octavo.metadata.stream.model import StreamState
+from octavo.metadata.updates.cluster_release import DOCUMENT as RELEASE
+from octavo.metadata.updates.garbage_hold import DOCUMENT as GARBAGE_HOLD
 from octavo.metadata.zookeeper.layout import FOLDERS, VALUE_BYTES_MAX, Paths, Stat, version_of
-from octavo.pipeline.datasets import Tags
-from octavo.pipeline.manifest import RECENT_MAX, SEGMENT_LEDGERS_MAX
+from octavo.pipeline.base.datasets import Tags
+from octavo.pipeline.base.manifest import RECENT_MAX, SEGMENT_LEDGERS_MAX
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId
-from octavo.repair import documents, waits
-from octavo.repair.planning import JOBS_MAX, BlockedClass, Why
+from octavo.repair.base import documents, waits
+from octavo.repair.base.planning import JOBS_MAX, BlockedClass, Why
 from octavo.security.roles import Role
 from support.metadata_examples import EXAMPLES, LEDGER, LOG_ID, PAGE, PAGE_TOKEN, REGISTRATION, Example, token_of
 from support.tree import ROOT, library_modules, syntax_tree
@@ -271,7 +271,7 @@ def test_a_list_with_a_further_item_is_refused_or_kept_as_the_page_says(section:
 
 ENCODERS = {"encode_object", "encode_texts", "with_checksum"}
 READS = {"get", "optional", "added_later", "bytes_of", "instant"}
-OWN_JSON = {"pipeline/manifest.py", "metadata/dump.py"}
+OWN_JSON = {"pipeline/base/manifest.py", "metadata/updates/dump.py"}
 """Modules that write JSON without :mod:`octavo.metadata.encoding`."""
 
 
@@ -346,8 +346,8 @@ FIELDS_BY_MODULE = {
 
 def test_every_module_that_makes_a_stored_form_is_found() -> None:
     assert len(FIELDS_BY_MODULE) >= 15
-    assert "fragments" in FIELDS_BY_MODULE["metadata/model.py"].names
-    assert "debt" in FIELDS_BY_MODULE["metadata/model.py"].optional
+    assert "fragments" in FIELDS_BY_MODULE["metadata/ledger/model.py"].names
+    assert "debt" in FIELDS_BY_MODULE["metadata/ledger/model.py"].optional
     assert fields_of(ast.parse('encode_object({"new": 1, **({} if x else {"newer": x})})')).names == {"new", "newer"}
     assert fields_of(ast.parse('reader.added_later("new", int, 0)')).optional == {"new"}
 
@@ -367,13 +367,13 @@ def test_every_encoder_is_named() -> None:
         for name in encoders_of(tree)
         if not name.rpartition(".")[2].startswith("_")
     }
-    by_others = {("metadata/pages.py", "extended_page")}
+    by_others = {("metadata/stream/pages.py", "extended_page")}
     assert encoders - cited - by_others == set()
     assert {path for path in FIELDS_BY_MODULE if path not in {path for path, _ in cited}} == set()
 
 
 def test_every_module_that_stores_a_document_is_named() -> None:
-    store = {"metadata/store.py", "metadata/handle.py"}
+    store = {"metadata/store/store.py", "metadata/store/handle.py"}
     storing = {
         path
         for path, tree in TREES.items()

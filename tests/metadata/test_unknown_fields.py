@@ -16,13 +16,13 @@ from octavo.metadata import (
     LedgerMetadata,
     MetadataChange,
 )
-from octavo.metadata.changes import Write
+from octavo.metadata.cluster.registration import decode_cookie, decode_registration, encode_cookie, encode_registration
 from octavo.metadata.encoding import encode_object
-from octavo.metadata.model import decode_ledger, encode_ledger
-from octavo.metadata.registration import decode_cookie, decode_registration, encode_cookie, encode_registration
+from octavo.metadata.ledger.changes import Write
+from octavo.metadata.ledger.model import decode_ledger, encode_ledger
 from octavo.metadata.zookeeper.layout import decode_ledger_ids, encode_ledger_ids
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
-from support.ledger_metadata import bookie_ids
+from support.metadata.ledger_metadata import bookie_ids
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "metadata"
 B1 = BookieId("b1")

@@ -12,7 +12,7 @@ LINE = re.compile(r" *(?P<load>\S.*?)  -?[\d.]+% \(.*\) of (?P<time>[\d.]+) us: 
 
 
 def test_the_share_of_counting_is_told_for_every_load() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "metrics_share.py"), "--seconds", "0"]
+    command = [sys.executable, str(ROOT / "scripts" / "measure" / "metrics_share.py"), "--seconds", "0"]
     # Spark's tests keep their workers from importing out of the working folder; a script lives beside its modules.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     done = subprocess.run(

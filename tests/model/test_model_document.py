@@ -3,15 +3,15 @@
 import subprocess
 import sys
 
-from model.canaries import CANARIES
-from model.explorer import explore
-from model.log_settings import LOG_CANARIES, LOG_JOBS
-from model.published_settings import DEFECTS, PUBLISHED_JOBS
-from model.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
-from model.settings import JOBS
-from model.stream_settings import STREAM_CANARIES, STREAM_JOBS
-from model.term_books_settings import BOOKS_CANARIES, BOOKS_JOBS
-from model.world import World
+from model.engine.explorer import explore
+from model.engine.world import World
+from model.ledgers.canaries import CANARIES
+from model.ledgers.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
+from model.ledgers.settings import JOBS
+from model.logs.settings import LOG_CANARIES, LOG_JOBS
+from model.published.settings import DEFECTS, PUBLISHED_JOBS
+from model.streams.settings import STREAM_CANARIES, STREAM_JOBS
+from model.streams.term_books_settings import BOOKS_CANARIES, BOOKS_JOBS
 from support.tree import ROOT
 
 

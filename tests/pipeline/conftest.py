@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from support.processes import Up
+from support.commands.processes import Up
 from support.spark import start_spark
 
 collect_ignore = [] if os.environ.get("OCTAVO_SPARK_CLUSTER") == "1" else ["test_standalone.py"]

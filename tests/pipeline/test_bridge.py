@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import closing
 
 import pytest
-from octavo.pipeline.bridge import LoopThread
+from octavo.pipeline.base.bridge import LoopThread
 from support.waiting import WAIT_SECONDS, loop_turns, pause
 
 NAME = "octavo under test"

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from octavo.pipeline.cluster import read_password
-from octavo.pipeline.options import ClusterOptions, parse_sink_options, parse_source_options
-from octavo.pipeline.paths import settled
+from octavo.pipeline.base.cluster import read_password
+from octavo.pipeline.base.options import ClusterOptions, parse_sink_options, parse_source_options
+from octavo.pipeline.base.paths import settled
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.security.tls_options import Tls
-from support.secrets import write_secret
+from support.clusters.secrets import write_secret
 
 
 @pytest.mark.parametrize(

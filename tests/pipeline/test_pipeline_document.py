@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from octavo.cli.main import main
 from pyspark.sql import SparkSession
-from support.processes import Up
+from support.commands.processes import Up
 from support.spark import scan, write_ledger
 from support.tree import ROOT
 
@@ -66,7 +66,9 @@ def run_commands(spark: SparkSession, up: Up, capfd: pytest.CaptureFixture[str])
     head, tail = table.split("...\n")
     assert shown["loglines"].startswith(head)
     assert shown["loglines"].endswith(tail)
-    assert texts(Path("package-log.svg")) == texts(ROOT / "docs" / "package-log.svg"), "run scripts/draw_package_log.py"
+    assert texts(Path("package-log.svg")) == texts(ROOT / "docs" / "package-log.svg"), (
+        "run scripts/artifacts/draw_package_log.py"
+    )
     assert Path("inventory.png").stat().st_size > 1000
     assert Path("report/replicas").is_dir()
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from support.processes import Up
+from support.commands.processes import Up
+from support.metadata.zookeeper import new_cluster_uri
 from support.spark import collected, ledger_payloads, rows_of, scan, started, write_ledger
-from support.zookeeper import new_cluster_uri
 
 
 def test_rows_go_through_datasets_whose_lists_are_in_zookeeper(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from octavo.cli.pipeline_run import cancel_jobs, describe_spark_error
-from octavo.pipeline.errors import brief_errors
+from octavo.pipeline.base.errors import brief_errors
 from octavo.protocol.errors import InvalidArgumentError
 from pyspark.errors import PySparkException
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
-from support.processes import Up, environment
+from support.commands.processes import Up, environment
 from support.spark import SPARK_SETTINGS, scan, write_ledger
 from support.waiting import WAIT_SECONDS, wait_until
 

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import gc, resource
-from octavo.pipeline.worker_memory import prepare_worker
+from octavo.pipeline.base.worker_memory import prepare_worker
 
 def pages_taken():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

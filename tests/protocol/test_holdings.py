@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.protocol.holdings import TERM_FLOORS_MAX, UNSURE_EXCEPTIONS_MAX, Doubt
+from octavo.protocol.held_entries import TERM_FLOORS_MAX, UNSURE_EXCEPTIONS_MAX, Doubt
 from octavo.protocol.places import place
 
 SOME = Doubt(100, 50, {3: 0, 20: 7})

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from octavo.bookie.disk.rate import RateLimiter
-from octavo.metadata.repair_states import Condition
+from octavo.metadata.cluster.repair_states import Condition
 from octavo.protocol.ids import BookieId, LedgerId
-from octavo.repair.documents import AUDITOR_LOCK
-from octavo.repair.operators import ask_for_checks, find_unfinished, take_checked
-from octavo.repair.planning import BlockedClass
-from support.repair_cluster import RepairCluster, payload, repair_cluster
+from octavo.repair.base.documents import AUDITOR_LOCK
+from octavo.repair.base.planning import BlockedClass
+from octavo.repair.operate.operators import ask_for_checks, find_unfinished, take_checked
+from support.clusters.repair_cluster import RepairCluster, payload, repair_cluster
 from support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("logged")

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 from octavo.metadata import MetadataStore, update_stream
-from octavo.metadata.garbage_hold import DOCUMENT, GarbageHold, set_hold
-from octavo.metadata.pages import PAGES_PREFIX, page_document
-from octavo.metadata.paging import walk_stream
-from octavo.metadata.stream_changes import BeginTakeover, Truncate
-from octavo.metadata.stream_model import StreamFragment, StreamMetadata, StreamState
+from octavo.metadata.stream.changes import BeginTakeover, Truncate
+from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
+from octavo.metadata.stream.pages import PAGES_PREFIX, page_document
+from octavo.metadata.updates.garbage_hold import DOCUMENT, GarbageHold, set_hold
+from octavo.metadata.updates.paging import walk_stream
 from octavo.protocol.errors import BookieInDoubtError
-from octavo.protocol.holdings import Doubt
+from octavo.protocol.held_entries import Doubt
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.places import place
-from octavo.repair import operators
-from octavo.repair.documents import blocked_name, decode_blocked
-from octavo.repair.operators import find_unfinished
-from octavo.repair.planning import BlockedClass
-from support.ledgers import LedgerScript, ids_of
-from support.repair_cluster import RepairCluster, repair_cluster
-from support.stream_metadata import open_stream, stream_fragment
+from octavo.repair.base.documents import blocked_name, decode_blocked
+from octavo.repair.base.planning import BlockedClass
+from octavo.repair.operate import operators
+from octavo.repair.operate.operators import find_unfinished
+from support.clusters.ledgers import LedgerScript, ids_of
+from support.clusters.repair_cluster import RepairCluster, repair_cluster
+from support.metadata.stream_metadata import open_stream, stream_fragment
+from support.metadata.whole_streams import length_up_to, on, written
 from support.waiting import eventually
-from support.whole_streams import length_up_to, on, written
 
 pytestmark = pytest.mark.usefixtures("logged")
 

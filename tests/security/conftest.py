@@ -1,7 +1,7 @@
 """What tests of security share."""
 
 import pytest
-from support.certificates import Certificates
+from support.clusters.certificates import Certificates
 
 
 @pytest.fixture(scope="module")

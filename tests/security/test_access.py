@@ -14,7 +14,7 @@ from octavo.bookie.server.access import Access
 from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.security import WireSecurity, read_key
-from octavo.metadata.principals import DOCUMENT, Principal, Principals, encode_principals
+from octavo.metadata.cluster.principals import DOCUMENT, Principal, Principals, encode_principals
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import (
@@ -39,15 +39,15 @@ from octavo.protocol.messages import (
     Request,
     WriteLac,
 )
-from octavo.repair.asking import may_serve, serves
+from octavo.repair.base.ask_bookie import may_serve, serves
 from octavo.security.login import WRONG_KEY
 from octavo.security.roles import RIGHTS, Right, Role, right_needed, rights_of
 from octavo.security.scram import MECHANISM, Key, verifier_of
-from support.certificates import Certificates
-from support.fake_bookie import FakeBookie
-from support.principals import DOCUMENTS, GUARDED, KEYS, PRINCIPALS, raw, set_principals
+from support.clusters.certificates import Certificates
+from support.clusters.fake_bookie import FakeBookie
+from support.clusters.principals import DOCUMENTS, GUARDED, KEYS, PRINCIPALS, raw, set_principals
+from support.clusters.tls_bookies import Cluster, cluster_of, tls_settings
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
-from support.tls_bookies import Cluster, cluster_of, tls_settings
 from support.waiting import WAIT_SECONDS, eventually
 
 import octavo

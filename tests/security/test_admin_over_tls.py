@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from octavo.bookie.admin.exchange import HttpError, HttpRequest
-from octavo.bookie.admin.subject import Subject
-from octavo.bookie.admin.visitor import visitor_of
+from octavo.bookie.admin.administered import Subject
+from octavo.bookie.admin.authorization import visitor_of
+from octavo.bookie.admin.http_messages import HttpError, HttpRequest
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import MetadataStore, open_metadata_store
-from octavo.metadata.principals import DOCUMENT, Principal, encode_principals
+from octavo.metadata.cluster.principals import DOCUMENT, Principal, encode_principals
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import EntryId
 from octavo.security.contexts import client_context
 from octavo.security.roles import Role
 from octavo.security.scram import Key
 from support.admin import Answer, Secure, ask, attended_bookie, connect
-from support.certificates import STRANGER, Certificates
-from support.ledger_metadata import open_ledger
-from support.memory_stores import memory_uri
-from support.principals import KEYS, PRINCIPALS
-from support.tls_bookies import tls_settings
+from support.clusters.certificates import STRANGER, Certificates
+from support.clusters.principals import KEYS, PRINCIPALS
+from support.clusters.tls_bookies import tls_settings
+from support.metadata.ledger_metadata import open_ledger
+from support.metadata.memory_stores import memory_uri
 from support.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

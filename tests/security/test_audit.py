@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.bookie.admin.exchange import HttpError, HttpRequest
+from octavo.bookie.admin.http_messages import HttpError, HttpRequest
 from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import open_metadata_store
 from octavo.protocol.errors import OctavoError, UnauthorizedError
@@ -20,10 +20,10 @@ from octavo.protocol.messages import Authenticate, LacAnswer, ReadFlag, ReadLac
 from octavo.security.roles import Role
 from octavo.security.scram import MECHANISM
 from support.admin import ask, attended_bookie
-from support.memory_stores import memory_uri
-from support.principals import DOCUMENTS, GUARDED, KEYS, PRINCIPALS, raw, set_principals
+from support.clusters.principals import DOCUMENTS, GUARDED, KEYS, PRINCIPALS, raw, set_principals
+from support.clusters.tls_bookies import Cluster, cluster_of
+from support.metadata.memory_stores import memory_uri
 from support.raw_client import PASSWORD, add, key_of, read, seal
-from support.tls_bookies import Cluster, cluster_of
 from support.waiting import eventually, wait_until
 
 LEDGER = 7

@@ -10,13 +10,13 @@ from octavo.bookie.bookie import Bookie
 from octavo.client.client import Client
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import MetadataStore, open_metadata_store
-from octavo.metadata.principals import DOCUMENT, Principal, Principals, encode_principals
+from octavo.metadata.cluster.principals import DOCUMENT, Principal, Principals, encode_principals
 from octavo.protocol.errors import UnauthorizedError
 from octavo.security.roles import Role
-from support.certificates import Certificates
-from support.faulty_filesystem import MemoryFileSystem
-from support.memory_stores import memory_uri
-from support.tls_bookies import Cluster, start_bookie, tls_settings
+from support.clusters.certificates import Certificates
+from support.clusters.tls_bookies import Cluster, start_bookie, tls_settings
+from support.disks.faulty_filesystem import MemoryFileSystem
+from support.metadata.memory_stores import memory_uri
 from support.waiting import eventually
 
 BOOKIES = (1, 2, 3)

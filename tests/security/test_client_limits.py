@@ -14,9 +14,9 @@ from octavo.protocol.frames import LENGTH
 from octavo.protocol.limits import FRAME_BYTES_MAX
 from octavo.protocol.messages import Added, Info, InfoAnswer, LacAnswer, Ping, Pong, ReadFlag, ReadLac, decode_hello
 from octavo.security.roles import Role
-from support.principals import DOCUMENTS, GUARDED, raw
+from support.clusters.principals import DOCUMENTS, GUARDED, raw
+from support.clusters.tls_bookies import Cluster, cluster_of
 from support.raw_client import RawClient, add, key_of, seal
-from support.tls_bookies import Cluster, cluster_of
 from support.waiting import WAIT_SECONDS, eventually, pause
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.metadata.principals import (
+from octavo.metadata.cluster.principals import (
     Principal,
     Principals,
     decode_principals,

@@ -26,12 +26,12 @@ from octavo.protocol.messages import (
     Request,
 )
 from octavo.security.roles import Role
-from support.faulty_filesystem import MemoryFileSystem
-from support.interposed_store import InterposedStore
-from support.memory_stores import memory_uri
-from support.principals import DOCUMENTS, GUARDED, raw
+from support.clusters.principals import DOCUMENTS, GUARDED, raw
+from support.clusters.tls_bookies import Cluster, start_bookie
+from support.disks.faulty_filesystem import MemoryFileSystem
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.memory_stores import memory_uri
 from support.raw_client import PASSWORD, key_of
-from support.tls_bookies import Cluster, start_bookie
 
 DATA = Path("/bookie")
 

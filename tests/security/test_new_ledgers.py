@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from octavo.bookie.config import load_config
 from octavo.bookie.server.new_ledgers import NewLedgers
-from octavo.metadata.stream_model import StreamKey
+from octavo.metadata.stream.model import StreamKey
 from octavo.protocol.entries import Digest, derive_secrets, make_verifier
 from octavo.protocol.errors import MetadataUnavailableError, NoSuchLedgerError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Added, LacAnswer, LacWritten, ReadFlag, ReadLac, WriteLac
 from octavo.protocol.places import place
-from support.interposed_store import InterposedStore
+from support.clusters.tls_bookies import Cluster, cluster_of
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.stream_metadata import open_stream
 from support.raw_client import PASSWORD, RawClient, add, key_of, read, seal, seal_lac
-from support.stream_metadata import open_stream
-from support.tls_bookies import Cluster, cluster_of
 from support.waiting import WAIT_SECONDS, eventually
 
 

@@ -11,20 +11,20 @@ from octavo.bookie.server.answers import RUNS_PER_ANSWER_MAX
 from octavo.bookie.server.clients import HELD_REQUESTS_MAX, LONG_POLLS_MAX, QUESTIONS_AT_ONCE, Client, Clients
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.metadata import open_metadata_store
-from octavo.metadata.either import EitherMetadata
-from octavo.metadata.store import Versioned
+from octavo.metadata.store.store import Versioned
+from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.protocol.entries import Digest, derive_secrets, make_verifier
 from octavo.protocol.errors import BookieOverloadedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Added, Ping, Pong, ReadFlag, ReadLac
-from support.crash_workload import open_storage
-from support.faulty_filesystem import MemoryFileSystem
-from support.interposed_store import InterposedStore
-from support.ledger_metadata import open_ledger
-from support.ledgers import LedgerScript
-from support.memory_stores import memory_uri
+from support.clusters.ledgers import LedgerScript
+from support.clusters.tls_bookies import start_bookie
+from support.disks.crash_workload import open_storage
+from support.disks.faulty_filesystem import MemoryFileSystem
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.ledger_metadata import open_ledger
+from support.metadata.memory_stores import memory_uri
 from support.raw_client import PASSWORD, RawClient, add, key_of, seal
-from support.tls_bookies import start_bookie
 from support.waiting import eventually
 
 INVENTED = 1 << 40

@@ -24,12 +24,12 @@ from octavo.protocol.messages import (
 )
 from octavo.protocol.places import place
 from octavo.security.roles import Role
-from support.copies import StorageHost
-from support.faulty_filesystem import MemoryFileSystem
-from support.memory_stores import memory_uri
-from support.principals import DOCUMENTS, GUARDED, raw
+from support.clusters.principals import DOCUMENTS, GUARDED, raw
+from support.clusters.tls_bookies import Cluster, cluster_of
+from support.disks.copies import StorageHost
+from support.disks.faulty_filesystem import MemoryFileSystem
+from support.metadata.memory_stores import memory_uri
 from support.raw_client import PASSWORD, RawClient, key_of, seal
-from support.tls_bookies import Cluster, cluster_of
 from support.waiting import WAIT_SECONDS, eventually
 
 LEDGER = 7

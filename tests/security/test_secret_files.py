@@ -12,15 +12,15 @@ from octavo.cli.tls import _read_authority
 from octavo.client.wire.security import read_key
 from octavo.metadata.zookeeper.cluster import _credentials
 from octavo.metadata.zookeeper.layout import parse_uri
-from octavo.pipeline.cluster import read_password as read_password_for_spark
-from octavo.pipeline.options import ClusterOptions
+from octavo.pipeline.base.cluster import read_password as read_password_for_spark
+from octavo.pipeline.base.options import ClusterOptions
 from octavo.protocol.errors import OctavoError
 from octavo.security.contexts import server_context
 from octavo.security.roles import Role
 from octavo.security.secret_files import read_secret
-from support.certificates import Certificates
-from support.principals import KEYS
-from support.secrets import write_secret
+from support.clusters.certificates import Certificates
+from support.clusters.principals import KEYS
+from support.clusters.secrets import write_secret
 
 TOKEN = b"0123456789abcdef0123"
 

@@ -25,10 +25,10 @@ from octavo.bookie.server.strangers import Strangers
 from octavo.protocol.frames import frame_of
 from octavo.protocol.messages import Ping, Pong
 from octavo.security.roles import Role
-from simulation.loop import SimulationLoop
-from support.principals import DOCUMENTS, GUARDED, raw
+from simulation.engine.loop import SimulationLoop
+from support.clusters.principals import DOCUMENTS, GUARDED, raw
+from support.clusters.tls_bookies import cluster_of
 from support.raw_client import RawClient
-from support.tls_bookies import cluster_of
 from support.waiting import eventually, loop_turns
 
 PINGS = 5000

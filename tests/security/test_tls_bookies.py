@@ -19,10 +19,10 @@ from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello, Ping, Pong,
 from octavo.security.contexts import client_context
 from octavo.security.tls_options import Tls
 from octavo.security.tls_session import TlsSession
-from support.certificates import STRANGER, Certificates, days_ago
-from support.faulty_filesystem import MemoryFileSystem
+from support.clusters.certificates import STRANGER, Certificates, days_ago
+from support.clusters.tls_bookies import Cluster, cluster_of, start_bookie, tls_settings
+from support.disks.faulty_filesystem import MemoryFileSystem
 from support.raw_client import RawClient, add, read, seal
-from support.tls_bookies import Cluster, cluster_of, start_bookie, tls_settings
 from support.waiting import WAIT_SECONDS, eventually
 
 import octavo

@@ -18,7 +18,7 @@ from octavo.security.contexts import ClientFiles, check_bookie, client_context, 
 from octavo.security.names import is_principal_name, names_of
 from octavo.security.tls_options import Tls
 from octavo.security.tls_session import TlsSession
-from support.certificates import STRANGER, Certificates, days_ago
+from support.clusters.certificates import STRANGER, Certificates, days_ago
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
-from simulation.canaries import CANARIES
-from simulation.crowd import Crowd
-from simulation.endurance import HARDSHIPS, endure
-from simulation.limits import LIMITS, TORN_TAILS
-from simulation.log_books import keep_books_of_logs
+from simulation.canaries.catalogue import CANARIES
+from simulation.engine.limits import LIMITS, TORN_TAILS
+from simulation.faults.crowd import Crowd
+from simulation.faults.endurance import HARDSHIPS, endure
+from simulation.faults.theseus import Theseus, draw_theseus_plan
 from simulation.plan import Plan, besiege, defer, draw_plan, guard, keep_books, lose_data, restore_metadata, run_agents
-from simulation.theseus import Theseus, draw_theseus_plan
 from simulation.universe import Outcome, collect_garbage, run_universe
+from simulation.workload.log_books import keep_books_of_logs
 
 COVERAGE = {
     "ensemble change": "ensemble changes",

@@ -1,4 +1,4 @@
-"""The entry point of the processes in which tests run the simulator (``tests/support/simulator.py``)."""
+"""The entry point of the processes in which tests run the simulator (``tests/support/commands/simulator.py``)."""
 
 import sys
 

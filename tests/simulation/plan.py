@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo.client.options import ClientOptions
-from octavo.repair.settings import RepairSettings
-from simulation.disk import DiskSettings
-from simulation.hardships import Hardships
-from simulation.knobs import FRAME, FRAME_BYTES, KNOBS, STORAGE, STREAM_KNOBS
-from simulation.network import NetworkSettings
-from simulation.siege_moves import DRAWN, NEEDS_EVERY_MEMBER, STORIES
+from octavo.repair.base.settings import RepairSettings
+from simulation.engine.disk import DiskSettings
+from simulation.engine.knobs import FRAME, FRAME_BYTES, KNOBS, STORAGE, STREAM_KNOBS
+from simulation.engine.network import NetworkSettings
+from simulation.faults.hardships import Hardships
+from simulation.faults.siege_moves import DRAWN, NEEDS_EVERY_MEMBER, STORIES
 
 DISTURBANCES = (
     "siege",
@@ -244,7 +244,7 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
             "log_segment_bytes": 100_000,
             "log_segment_seconds": 60.0,
         }
-        plan.knobs.pop("octavo.client.stream.term_writer:RENEWAL_OFFSET", None)  # a renewal would wait for the metadata
+        plan.knobs.pop("octavo.client.terms.term_writer:RENEWAL_OFFSET", None)  # a renewal would wait for the metadata
     elif siege in STORIES:
         # Enough adds for several stories, and time-outs that are longer than a story.
         plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 5.0, 300, min(plan.ledgers, 2), False
@@ -283,7 +283,7 @@ def run_agents(plan: Plan, rng: random.Random) -> None:
     plan.agents, plan.restores_metadata = True, False
     plan.repair = replace(QUICK_REPAIR, lost_seconds=rng.choice((0.2, 2.0)), audit_seconds=rng.choice((0.2, 1.0)))
     plan.drains = rng.random() < 0.4
-    plan.knobs["octavo.repair.pace:PIECE_BYTES_MAX"] = rng.choice((500, 8000))  # must fit into a journal segment
+    plan.knobs["octavo.repair.copy.pacing:PIECE_BYTES_MAX"] = rng.choice((500, 8000))  # must fit into a journal segment
 
 
 GUARDED_DISTURBANCES = ("disable principal", "change principal")

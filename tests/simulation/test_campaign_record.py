@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.simulator import simulate
+from support.commands.simulator import simulate
 
 LINE: dict[str, object] = {
     "seed": 5,

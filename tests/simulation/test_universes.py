@@ -8,9 +8,9 @@ from collections import Counter
 from typing import Final
 
 import pytest
-from simulation.limits import CHANGED_OFTEN, EVICTED, LIMITS
+from simulation.engine.limits import CHANGED_OFTEN, EVICTED, LIMITS
 from simulation.plan import SIZES, draw_size
-from support.simulator import run_program, simulate
+from support.commands.simulator import run_program, simulate
 from support.tree import ROOT
 
 SEEDS: Final = 100

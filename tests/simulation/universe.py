@@ -16,22 +16,22 @@ from functools import partial
 from octavo.bookie import part_settings
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.protocol.errors import OctavoError
-from simulation.endurance import endure
-from simulation.guarding import Intruding, end_a_principal, guards
-from simulation.history import Violation
-from simulation.judge import Judge
-from simulation.judge_of_logs import JudgeOfLogs
-from simulation.limits import CHANGED_OFTEN, limits_counted
-from simulation.log_keepsakes import Standby
-from simulation.log_workload import PASSWORD, Following, Leading, Tidying
-from simulation.logs import LogJudge
-from simulation.nemesis import Nemesis
-from simulation.patches import Patch
+from simulation.engine.limits import CHANGED_OFTEN, limits_counted
+from simulation.engine.logs import LogJudge
+from simulation.engine.patches import Patch
+from simulation.faults.endurance import endure
+from simulation.faults.guarding import Intruding, end_a_principal, guards
+from simulation.faults.nemesis import Nemesis
+from simulation.faults.repair_operator import Operating, end_drains
+from simulation.faults.restore import MetadataRestore
+from simulation.judges.history import Violation
+from simulation.judges.judge import Judge
+from simulation.judges.judge_of_logs import JudgeOfLogs
+from simulation.judges.wholeness import wait_until_whole
 from simulation.plan import Plan, draw_plan
-from simulation.repair_operator import Operating, end_drains
-from simulation.restore import MetadataRestore
-from simulation.wholeness import wait_until_whole
-from simulation.workload import Deleting, Reading, Work, Writing
+from simulation.workload.log_keepsakes import Standby
+from simulation.workload.log_workload import PASSWORD, Following, Leading, Tidying
+from simulation.workload.workload import Deleting, Reading, Work, Writing
 from simulation.world import REPAIRS_MAX, Application, ClientHost, Machine, World
 
 START_SECONDS_MAX = 60.0

@@ -21,25 +21,25 @@ from octavo.bookie.offline.layout import Layout
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore
-from octavo.metadata.either import decode_either
-from octavo.metadata.model import LedgerMetadata
-from octavo.metadata.stream_model import StreamMetadata
+from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.stream.any_metadata import decode_either
+from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
 from octavo.repair.agent import Agent
-from simulation.absences import Absences
-from simulation.clocks import Clocks
-from simulation.disk import Disk, SimulatedFileSystem
-from simulation.history import History, Violation
-from simulation.log_histories import LogHistories
-from simulation.logs import LogJudge
-from simulation.loop import Process, SimulationLoop
-from simulation.metadata import MetadataService
-from simulation.naming_judge import NamingJudge
-from simulation.network import Network
+from simulation.engine.disk import Disk, SimulatedFileSystem
+from simulation.engine.logs import LogJudge
+from simulation.engine.loop import Process, SimulationLoop
+from simulation.engine.metadata import MetadataService
+from simulation.engine.network import Network
+from simulation.engine.trace import Trace
+from simulation.faults.absences import Absences
+from simulation.faults.clocks import Clocks
+from simulation.faults.repair import repair
+from simulation.judges.history import History, Violation
+from simulation.judges.log_histories import LogHistories
+from simulation.judges.naming_judge import NamingJudge
 from simulation.plan import Plan
-from simulation.repair import repair
-from simulation.trace import Trace
 
 PORT = 3181
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import h11
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.admin.server import short_address
-from octavo.bookie.attendant import Attendant
+from octavo.bookie.administration import Attendant
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem

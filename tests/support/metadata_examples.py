@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
-from octavo.client.log.ages import LogAges, Mark, SeenCursor, decode_ages
-from octavo.client.log.cursor_document import CursorsDocument, CursorState, decode_cursors, encode_cursors
-from octavo.client.log.document import (
+from octavo.client.log.ages.ages import LogAges, Mark, SeenCursor, decode_ages
+from octavo.client.log.documents.chain import (
     Dropped,
     LogDocument,
     LogState,
@@ -22,20 +21,13 @@ from octavo.client.log.document import (
     encode_page,
     page_reference,
 )
-from octavo.client.log.document import decode_page as decode_segments
-from octavo.client.log.names import page_document
-from octavo.client.log.stream_document import Abandoned, StreamLogDocument, Truncating, decode_any_log
-from octavo.metadata.cluster_release import Release, decode_release, encode_release
-from octavo.metadata.debts import Debt, FullCopies
-from octavo.metadata.dump import ClusterFacts, Document, DumpWriter, read_dump
-from octavo.metadata.either import decode_either, encode_either
-from octavo.metadata.garbage_hold import GarbageHold, decode_hold, encode_hold
-from octavo.metadata.model import Fragment, LedgerMetadata, LedgerState, SyncMode, decode_ledger, encode_ledger
-from octavo.metadata.page_reference import Pages
-from octavo.metadata.pages import decode_page, make_page
-from octavo.metadata.principals import Principal, Principals, decode_principals, encode_principals
-from octavo.metadata.proven_time import BootTime, Disagreement, Moment, ProvenTime
-from octavo.metadata.registration import (
+from octavo.client.log.documents.chain import decode_page as decode_segments
+from octavo.client.log.documents.cursors import CursorsDocument, CursorState, decode_cursors, encode_cursors
+from octavo.client.log.documents.names import page_document
+from octavo.client.log.documents.stream import Abandoned, StreamLogDocument, Truncating, decode_any_log
+from octavo.metadata.clocks.proven_time import BootTime, Disagreement, Moment, ProvenTime
+from octavo.metadata.cluster.principals import Principal, Principals, decode_principals, encode_principals
+from octavo.metadata.cluster.registration import (
     BookieRegistration,
     BookieState,
     Cookie,
@@ -44,9 +36,17 @@ from octavo.metadata.registration import (
     encode_cookie,
     encode_registration,
 )
-from octavo.metadata.repair_states import BookieCondition, Condition, RepairStates, decode_states, encode_states
-from octavo.metadata.stream_encoding import decode_stream, encode_stream
-from octavo.metadata.stream_model import StreamFragment, StreamKey, StreamMetadata, StreamState
+from octavo.metadata.cluster.repair_states import BookieCondition, Condition, RepairStates, decode_states, encode_states
+from octavo.metadata.ledger.debts import Debt, FullCopies
+from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState, SyncMode, decode_ledger, encode_ledger
+from octavo.metadata.stream.any_metadata import decode_either, encode_either
+from octavo.metadata.stream.encoding import decode_stream, encode_stream
+from octavo.metadata.stream.model import StreamFragment, StreamKey, StreamMetadata, StreamState
+from octavo.metadata.stream.page_reference import Pages
+from octavo.metadata.stream.pages import decode_page, make_page
+from octavo.metadata.updates.cluster_release import Release, decode_release, encode_release
+from octavo.metadata.updates.dump import ClusterFacts, Document, DumpWriter, read_dump
+from octavo.metadata.updates.garbage_hold import GarbageHold, decode_hold, encode_hold
 from octavo.metadata.zookeeper.layout import (
     Guarded,
     LedgerIdCounter,
@@ -57,12 +57,12 @@ from octavo.metadata.zookeeper.layout import (
     encode_layout,
     encode_ledger_ids,
 )
-from octavo.pipeline.manifest import Head, PublishedLedger, decode_head, decode_segment, encode_segment
+from octavo.pipeline.base.manifest import Head, PublishedLedger, decode_head, decode_segment, encode_segment
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
-from octavo.repair.documents import (
+from octavo.repair.base.documents import (
     AcceptedLoss,
     BookieFigures,
     Check,
@@ -80,8 +80,8 @@ from octavo.repair.documents import (
     encode_report,
     encode_summary,
 )
-from octavo.repair.planning import Blocked, BlockedClass, Job, Why
-from octavo.repair.waits import Wait, Waits, decode_waits
+from octavo.repair.base.planning import Blocked, BlockedClass, Job, Why
+from octavo.repair.base.waits import Wait, Waits, decode_waits
 from octavo.security.roles import Role
 from octavo.security.scram import Verifier
 

@@ -12,7 +12,7 @@ from octavo.pipeline import register
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from support.processes import Up
+from support.commands.processes import Up
 from support.waiting import wait_until
 
 import octavo

@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 from octavo.metadata import MetadataStore
-from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
-from support.zookeeper import Opener, new_cluster_uri, shared_server
-from support.zookeeper_proxy import ZooKeeperProxy
+from support.metadata.zookeeper import Opener, new_cluster_uri, shared_server
+from support.metadata.zookeeper_proxy import ZooKeeperProxy
 
 
 @pytest.fixture

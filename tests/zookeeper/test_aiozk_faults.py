@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from aiozk import ZKClient, exc, retry
 from octavo.metadata.zookeeper.messages import close_session, handshake
-from support.metadata_clusters import soon
-from support.zookeeper import new_cluster_uri, shared_server
+from support.metadata.metadata_clusters import soon
+from support.metadata.zookeeper import new_cluster_uri, shared_server
 
 
 class Network:

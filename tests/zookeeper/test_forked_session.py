@@ -5,8 +5,8 @@ import asyncio
 from octavo.metadata import MetadataStore
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from support.forks import in_child, run_in_child, shared_with_a_child, sockets_of_internet
-from support.metadata_clusters import registration, soon
-from support.zookeeper import Opener, records_of
+from support.metadata.metadata_clusters import registration, soon
+from support.metadata.zookeeper import Opener, records_of
 
 
 async def test_child_is_refused_and_the_session_and_its_leases_stay_with_the_parent(

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import ENDS_BEFORE_ITS_THREAD, OCTAVO, Up, octavo
+from support.commands.processes import ENDS_BEFORE_ITS_THREAD, OCTAVO, Up, octavo
+from support.metadata.zookeeper import new_cluster_uri
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS, wait_until
-from support.zookeeper import new_cluster_uri
 from zookeeper_server import Server
 
 SCRIPT = ROOT / "scripts" / "zookeeper.py"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from octavo.metadata import LedgerMetadata, MetadataStore, Version
-from octavo.metadata.handle import RecordMetadataStore
-from octavo.metadata.records import Kind, ledger_key
+from octavo.metadata.store.driver import Kind, ledger_key
+from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.ledger_creation import TOGETHER_BYTES_MAX, TOGETHER_MAX
 from octavo.metadata.zookeeper.messages import ANY_VERSION, OK, delete
 from octavo.metadata.zookeeper.store import ZooKeeperRecordStore
@@ -18,10 +18,10 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
 )
 from octavo.protocol.ids import LedgerId
-from support.ledger_metadata import open_ledger
-from support.metadata_clusters import new_ledger, soon
-from support.zookeeper import Opener, expire_session, records_of
-from support.zookeeper_proxy import CREATE, CREATE_CONTAINER, MULTI, ZooKeeperProxy
+from support.metadata.ledger_metadata import open_ledger
+from support.metadata.metadata_clusters import new_ledger, soon
+from support.metadata.zookeeper import Opener, expire_session, records_of
+from support.metadata.zookeeper_proxy import CREATE, CREATE_CONTAINER, MULTI, ZooKeeperProxy
 
 FEW = 5
 

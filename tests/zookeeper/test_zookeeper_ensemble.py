@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
-from support.ledger_metadata import open_ledger
-from support.metadata_clusters import new_ledger, registration, soon, until
-from support.processes import Up, is_running, stop_process
+from support.commands.processes import Up, is_running, stop_process
+from support.metadata.ledger_metadata import open_ledger
+from support.metadata.metadata_clusters import new_ledger, registration, soon, until
+from support.metadata.zookeeper import QUICK
 from support.waiting import WAIT_SECONDS, eventually, pause
-from support.zookeeper import QUICK
 from zookeeper_server import HOST, ServerGroup, mode_of
 
 import octavo

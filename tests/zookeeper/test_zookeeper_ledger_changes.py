@@ -9,10 +9,10 @@ from octavo.metadata import LedgerMetadata, MetadataStore, Version
 from octavo.metadata.zookeeper.ledger_changes import TOGETHER_BYTES_MAX, TOGETHER_MAX
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import LedgerId
-from support.ledger_metadata import open_ledger
-from support.metadata_clusters import new_ledger, soon
-from support.zookeeper import Opener, expire_session, records_of
-from support.zookeeper_proxy import MULTI, SET, ZooKeeperProxy
+from support.metadata.ledger_metadata import open_ledger
+from support.metadata.metadata_clusters import new_ledger, soon
+from support.metadata.zookeeper import Opener, expire_session, records_of
+from support.metadata.zookeeper_proxy import MULTI, SET, ZooKeeperProxy
 
 FEW = 5
 

@@ -17,10 +17,10 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
 )
 from octavo.protocol.ids import BookieId
-from support.ledger_metadata import open_ledger
-from support.metadata_clusters import cookie, new_ledger, registration, soon
-from support.zookeeper import Opener
-from support.zookeeper_proxy import CREATE, MULTI, SET, ZooKeeperProxy
+from support.metadata.ledger_metadata import open_ledger
+from support.metadata.metadata_clusters import cookie, new_ledger, registration, soon
+from support.metadata.zookeeper import Opener
+from support.metadata.zookeeper_proxy import CREATE, MULTI, SET, ZooKeeperProxy
 
 type Lose = Callable[[ZooKeeperProxy, int], None]
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from octavo.metadata.records import LIST_PAGE_RECORDS, Kind
+from octavo.metadata.store.driver import LIST_PAGE_RECORDS, Kind
 from octavo.protocol.ids import LedgerId
-from support.metadata_clusters import new_ledger
-from support.zookeeper import Opener, records_of
+from support.metadata.metadata_clusters import new_ledger
+from support.metadata.zookeeper import Opener, records_of
 
 LEDGERS = 10_000
 AT_ONCE = 200

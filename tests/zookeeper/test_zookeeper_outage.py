@@ -15,9 +15,9 @@ from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError
-from support.processes import Up, is_running, stop_process
+from support.commands.processes import Up, is_running, stop_process
+from support.metadata.zookeeper import QUICK
 from support.waiting import WAIT_SECONDS, eventually, pause
-from support.zookeeper import QUICK
 from zookeeper_server import ServerGroup
 
 import octavo

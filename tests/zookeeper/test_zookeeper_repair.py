@@ -1,12 +1,12 @@
 """Repair on ZooKeeper: its lock, its watches and its transactions of many ledgers (rules A4 and A8)."""
 
 import pytest
-from octavo.metadata.repair_states import Condition
+from octavo.metadata.cluster.repair_states import Condition
 from octavo.protocol.ids import BookieId
-from octavo.repair.documents import AUDITOR_LOCK
-from support.repair_cluster import RepairCluster, repair_cluster
+from octavo.repair.base.documents import AUDITOR_LOCK
+from support.clusters.repair_cluster import RepairCluster, repair_cluster
+from support.metadata.zookeeper import new_cluster_uri
 from support.waiting import eventually
-from support.zookeeper import new_cluster_uri
 
 pytestmark = pytest.mark.usefixtures("logged")
 

@@ -12,7 +12,7 @@ import pytest
 import structlog
 from octavo.bookie.logs import configure_logging
 from octavo.metadata import BookieState, Fragment, MetadataStore
-from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.cluster import connect_records, destroy_zookeeper_store, open_zookeeper_store
 from octavo.metadata.zookeeper.layout import encode_layout
 from octavo.metadata.zookeeper.messages import NO_AUTH, OK, children, delete, get, set_value
@@ -24,12 +24,12 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.ids import BookieId, EntryId
-from support.ledger_metadata import bookie_ids, open_ledger
-from support.metadata_clusters import cookie, new_ledger, registration, soon, until
-from support.secrets import write_secret
+from support.clusters.secrets import write_secret
+from support.metadata.ledger_metadata import bookie_ids, open_ledger
+from support.metadata.metadata_clusters import cookie, new_ledger, registration, soon, until
+from support.metadata.zookeeper import QUICK, Opener, expire_session, records_of, shared_server
+from support.metadata.zookeeper_proxy import CHILDREN, EXISTS, GET, MULTI, SYNC, ZooKeeperProxy
 from support.waiting import eventually, loop_turns
-from support.zookeeper import QUICK, Opener, expire_session, records_of, shared_server
-from support.zookeeper_proxy import CHILDREN, EXISTS, GET, MULTI, SYNC, ZooKeeperProxy
 from zookeeper_server import ServerGroup, Settings
 
 # --- logging -------------------------------------------------------------------------------------------------------

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.metadata.zookeeper.layout import parse_uri
 from octavo.metadata.zookeeper.tls import tls_files
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, UnauthorizedError
-from support.certificates import STRANGER, Certificates
+from support.clusters.certificates import STRANGER, Certificates
 from support.waiting import eventually
 from zookeeper_server import HOST, ServerGroup, Settings
 

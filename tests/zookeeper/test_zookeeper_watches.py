@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 from itertools import pairwise
 
 from octavo.metadata import MetadataStore
-from octavo.metadata.handle import RecordMetadataStore
-from support.ledger_metadata import open_ledger
-from support.metadata_clusters import new_ledger, registration, soon, until
-from support.zookeeper import records_of, shared_server
-from support.zookeeper_proxy import FORGET_WATCHES, ZooKeeperProxy
+from octavo.metadata.store.handle import RecordMetadataStore
+from support.metadata.ledger_metadata import open_ledger
+from support.metadata.metadata_clusters import new_ledger, registration, soon, until
+from support.metadata.zookeeper import records_of, shared_server
+from support.metadata.zookeeper_proxy import FORGET_WATCHES, ZooKeeperProxy
 
 ARRIVAL_SECONDS_MAX = 0.1
 ARRIVAL_CHANGES_MAX = 10

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from octavo.client.log.documents.names import list_document
 from octavo.client.log.logs import Layout
-from octavo.client.log.names import list_document
-from octavo.metadata.store import Versioned
+from octavo.metadata.store.store import Versioned
 from octavo.protocol.errors import MetadataUnavailableError, NoSuchLogError, TruncatedError
-from support.interposed_store import InterposedStore
-from support.log_cluster import LogCluster, collect, open_log_cluster
-from support.metadata_clusters import MemoryCluster
+from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import eventually
 
 import octavo

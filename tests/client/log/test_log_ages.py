@@ -6,10 +6,10 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.client.log.ages import LogAges, LogFacts, Mark, Sealed, SeenCursor, decode_ages, first_look
-from octavo.client.log.cursor_document import CursorState
+from octavo.client.log.ages.ages import LogAges, LogFacts, Mark, Sealed, SeenCursor, decode_ages, first_look
+from octavo.client.log.documents.cursors import CursorState
+from octavo.metadata.clocks.proven_time import BootTime, Moment, ProvenTime
 from octavo.metadata.encoding import encode_object
-from octavo.metadata.proven_time import BootTime, Moment, ProvenTime
 from octavo.protocol.errors import MetadataError
 
 NOON_SECONDS = 1_767_268_800

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
-from octavo.metadata.store import Version
+from octavo.metadata.store.store import Version
 from octavo.protocol.messages import Op
-from support.interposed_store import InterposedStore
-from support.leading import led_log
-from support.log_cluster import QUICK, open_log_cluster
-from support.metadata_clusters import MemoryCluster
-from support.reading import cluster_of
+from support.clusters.leading import led_log
+from support.clusters.log_cluster import QUICK, open_log_cluster
+from support.clusters.reading import cluster_of
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 import octavo

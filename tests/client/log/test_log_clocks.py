@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 from octavo.client.client import Client
-from octavo.client.log.names import ages_document, list_document
-from octavo.client.log.stream_document import decode_any_log
+from octavo.client.log.documents.names import ages_document, list_document
+from octavo.client.log.documents.stream import decode_any_log
 from octavo.client.options import ClientOptions
-from octavo.metadata.proven_time import BootTime
+from octavo.metadata.clocks.proven_time import BootTime
 from octavo.protocol.errors import NoSuchLogError
-from support.interposed_store import InterposedStore
-from support.log_cluster import QUICK, LogCluster, open_log_cluster
-from support.metadata_clusters import MemoryCluster
+from support.clusters.log_cluster import QUICK, LogCluster, open_log_cluster
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.metadata_clusters import MemoryCluster
 
 import octavo
 

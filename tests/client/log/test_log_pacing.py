@@ -4,7 +4,7 @@ import asyncio
 import random
 from contextlib import AsyncExitStack
 
-from octavo.client.log.pacing import SPREAD_SECONDS, UNDELAYED, TakeoverPacing, pause_seconds
+from octavo.client.log.seam.pacing import SPREAD_SECONDS, UNDELAYED, TakeoverPacing, pause_seconds
 
 
 def highest(low: float, high: float) -> float:

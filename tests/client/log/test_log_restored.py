@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from octavo.protocol.errors import MetadataError
-from support.log_cluster import collect, open_log_cluster
-from support.metadata_clusters import SqliteCluster
+from support.clusters.log_cluster import collect, open_log_cluster
+from support.metadata.metadata_clusters import SqliteCluster
 from support.waiting import WAIT_SECONDS
 
 import octavo

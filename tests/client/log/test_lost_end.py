@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from octavo.client.log.documents.names import list_document
 from octavo.client.log.logs import Layout
-from octavo.client.log.names import list_document
-from octavo.metadata.model import LedgerState
-from octavo.metadata.store import Version
-from octavo.metadata.stream_model import StreamMetadata
+from octavo.metadata.ledger.model import LedgerState
+from octavo.metadata.store.store import Version
+from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.errors import Doubt, InvalidArgumentError, MetadataUnavailableError
 from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.places import place
-from support.interposed_store import InterposedStore
-from support.log_cluster import LogCluster, collect, open_log_cluster
-from support.metadata_clusters import MemoryCluster
+from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.metadata_clusters import MemoryCluster
 
 import octavo
 

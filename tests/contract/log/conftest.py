@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.log_cluster import LogCluster, open_log_cluster
-from support.metadata_clusters import DRIVERS
+from support.clusters.log_cluster import LogCluster, open_log_cluster
+from support.metadata.metadata_clusters import DRIVERS
 
 KINDS = (
     *((driver, layout, None) for layout in ("chain", "stream") for driver in DRIVERS),

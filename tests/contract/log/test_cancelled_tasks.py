@@ -13,7 +13,7 @@ from octavo.client.options import ClientOptions
 from octavo.metadata import Lease, Watch
 from octavo.protocol.errors import MetadataError, OctavoError, TasksCancelledError
 from octavo.protocol.messages import Op
-from support.log_cluster import QUICK, LogCluster
+from support.clusters.log_cluster import QUICK, LogCluster
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 import octavo

@@ -2,7 +2,7 @@
 
 import pytest
 from octavo.protocol.quorums import Quorums
-from support.log_cluster import LogCluster, collect
+from support.clusters.log_cluster import LogCluster, collect
 
 from octavo import InvalidArgumentError
 

@@ -1,7 +1,7 @@
 """What a handle on a log says after another client has deleted the log, on every layout."""
 
 import pytest
-from support.log_cluster import LogCluster
+from support.clusters.log_cluster import LogCluster
 
 from octavo import NoSuchLogError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from octavo.protocol.errors import Doubt
 from octavo.protocol.messages import Op
-from support.log_cluster import LogCluster, collect
+from support.clusters.log_cluster import LogCluster, collect
 from support.waiting import WAIT_SECONDS, eventually
 
 import octavo

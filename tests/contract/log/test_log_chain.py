@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 from octavo.protocol.errors import Doubt
-from support.log_cluster import LogCluster, collect
+from support.clusters.log_cluster import LogCluster, collect
 from support.waiting import WAIT_SECONDS, pause
 
 import octavo

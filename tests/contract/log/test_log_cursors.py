@@ -4,7 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from support.log_cluster import LogCluster
+from support.clusters.log_cluster import LogCluster
 
 import octavo
 from octavo import (

@@ -1,7 +1,7 @@
 """What operators do to a log: they change its retention. And in which ledgers positions are."""
 
 import pytest
-from support.log_cluster import LogCluster
+from support.clusters.log_cluster import LogCluster
 
 import octavo
 from octavo import TruncatedError

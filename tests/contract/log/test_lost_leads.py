@@ -8,11 +8,11 @@ from functools import partial
 from typing import NamedTuple
 
 import pytest
-from octavo.metadata.handle import RecordMetadataStore
+from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.protocol.errors import MetadataUnavailableError, NotLeaderError
-from support.interposed_store import InterposedStore
-from support.log_cluster import LogCluster, collect
-from support.metadata_clusters import LEASE_SECONDS
+from support.clusters.log_cluster import LogCluster, collect
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.metadata_clusters import LEASE_SECONDS
 from support.waiting import WAIT_SECONDS, eventually
 
 import octavo

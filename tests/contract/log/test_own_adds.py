@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from octavo.protocol.errors import BookieOverloadedError
 from octavo.protocol.messages import Op
-from support.log_cluster import LogCluster
+from support.clusters.log_cluster import LogCluster
 from support.waiting import WAIT_SECONDS, eventually
 
 import octavo

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from octavo.metadata.handle import RecordMetadataStore
-from support.interposed_store import InterposedStore
-from support.log_cluster import LogCluster
-from support.metadata_clusters import LEASE_SECONDS
+from octavo.metadata.store.handle import RecordMetadataStore
+from support.clusters.log_cluster import LogCluster
+from support.metadata.interposed_store import InterposedStore
+from support.metadata.metadata_clusters import LEASE_SECONDS
 from support.waiting import WAIT_SECONDS, eventually
 
 import octavo

@@ -5,15 +5,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from octavo.metadata.changes import ReplaceMember
-from octavo.metadata.stream_changes import ReplaceStreamMember
-from octavo.metadata.stream_model import StreamMetadata
-from octavo.metadata.update import update_ledger, update_stream
+from octavo.metadata.ledger.changes import ReplaceMember
+from octavo.metadata.stream.changes import ReplaceStreamMember
+from octavo.metadata.stream.model import StreamMetadata
+from octavo.metadata.updates.update import update_ledger, update_stream
 from octavo.protocol.errors import BookieOverloadedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
-from support.fake_bookie import registered_bookies
-from support.log_cluster import LogCluster, collect
+from support.clusters.fake_bookie import registered_bookies
+from support.clusters.log_cluster import LogCluster, collect
 from support.waiting import WAIT_SECONDS
 
 import octavo

@@ -11,9 +11,9 @@ from pyspark import daemon
 for name in (
     "octavo.client.client",
     "octavo.metadata",
-    "octavo.pipeline.bridge",
+    "octavo.pipeline.base.bridge",
     "octavo.pipeline.datasource",
-    "octavo.pipeline.discovery",
+    "octavo.pipeline.source.discovery",
     "uvloop",
 ):
     import_module(name)

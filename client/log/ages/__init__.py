@@ -1,0 +1,1 @@
+"""The ages of the entries of a log (rule P19)."""

@@ -1,0 +1,1 @@
+"""The cursors of a log: what consumers have processed."""

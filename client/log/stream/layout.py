@@ -1,0 +1,169 @@
+"""The layout of a log that is one stream: what a handle does with it besides reading."""
+
+from collections.abc import Callable
+
+from octavo.client.log.documents.chain import Retention
+from octavo.client.log.documents.cursors import CursorState
+from octavo.client.log.documents.reading import read_root
+from octavo.client.log.documents.stream import StreamLogDocument, Truncating
+from octavo.client.log.layout import LayoutStatus, changed_in_a_loop, check_not_beyond
+from octavo.client.log.seam.access import LedgerAccess
+from octavo.client.log.seam.end_moved import EndMovedError
+from octavo.client.log.seam.entries import Gap
+from octavo.client.log.stream.changes import ForgetTruncation, NoteTruncation, SetStreamRetention
+from octavo.client.log.stream.housekeeping import StreamHousekeeper
+from octavo.client.log.stream.lead import take_over_stream
+from octavo.client.log.stream.status import segments_of_stream
+from octavo.client.log.stream.update import update_stream_log
+from octavo.client.log.stream.view import StreamView
+from octavo.client.log.writer.lock import LogLock
+from octavo.client.log.writer.writer import LogWriter
+from octavo.metadata.store.store import Versioned
+from octavo.metadata.stream.changes import SealStream
+from octavo.metadata.stream.model import StreamMetadata
+from octavo.metadata.updates.compare_and_set import ATTEMPTS_MAX
+from octavo.metadata.updates.update import update_stream
+from octavo.protocol.entries import derive_secrets, verifier_matches
+from octavo.protocol.errors import InvalidArgumentError, UnauthorizedError
+
+
+async def open_stream_layout(access: LedgerAccess, document: StreamLogDocument, password: bytes) -> "StreamLayout":
+    """The layout for a handle on a log. Raises :class:`UnauthorizedError` for a wrong password, before anything is
+    fenced (rule F0); :class:`NoSuchLogError`, :class:`LogDamagedError`."""
+    root = await read_root(access.store, document)
+    key = root.value.keys[root.value.last_fragment.key]
+    if not verifier_matches(key.verifier, derive_secrets(password, document.ledger_id), key.digest, key.salt):
+        raise UnauthorizedError(f"log {document.name}: wrong password")
+    return StreamLayout(access, document, root, password)
+
+
+class StreamLayout:
+    """See the module; :class:`~octavo.client.log.layout.LogLayout` of a stream."""
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        document: StreamLogDocument,
+        root: Versioned[StreamMetadata],
+        password: bytes,
+    ) -> None:
+        self._access = access
+        self._store = access.store
+        self._name = document.name
+        self._log_id = document.log_id
+        self._password = password
+        self._housekeeper = StreamHousekeeper(access, document.name, document.log_id)
+        self._writer: LogWriter | None = None
+        """The latest writer made by this handle, until it is closed."""
+        self.view = StreamView(access, document, root, password, reach=self._reach)
+
+    # --- leading ------------------------------------------------------------------------------------------------------
+
+    async def take_over(self, lease: LogLock | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
+        """Take the log over at once."""
+
+        def closed(writer: LogWriter) -> None:
+            if self._writer is writer:
+                self._writer = None
+            on_close(writer)
+
+        self._writer = await take_over_stream(
+            self._access,
+            self.view.document,
+            self.view.root,
+            self._password,
+            upkeep=StreamHousekeeper(self._access, self._name, self._log_id),
+            lease=lease,
+            on_close=closed,
+            on_root=self.view.take_root,
+        )
+        return self._writer
+
+    def _reach(self) -> tuple[int, int] | None:
+        return None if self._writer is None else self._writer._stream_reach()
+
+    # --- what is kept -------------------------------------------------------------------------------------------------
+
+    async def truncate(self, before: int) -> None:
+        """Remove the entries below ``before``.
+
+        Below the last fragment, or the end in the root, nothing can be lost any more. Else an operator may
+        accept a loss (rule O4) after the end was looked for, and a leader then add below ``before``. So the truncation
+        is noted before the last look. A leader that begins after that finds the note, and takes it away, or begins
+        above; one that had begun before is seen by the look (rule P7).
+        """
+        noted: Truncating | None = None
+        for _ in range(ATTEMPTS_MAX):
+            end, root = await self.view.find_end(before)
+            if before > end:
+                await self._forget(noted)
+                check_not_beyond(self._name, before, end)
+            if before <= self.view.first_position:
+                await self._forget(noted)
+                return
+            told = root.end_position
+            if noted is None and before > (root.last_fragment.first_position if told is None else told + 1):
+                noted = Truncating(before, self._access.random_token())
+                await update_stream_log(self._store, self._name, NoteTruncation(noted), log_id=self._log_id)
+                continue
+            try:
+                known, after = await self._housekeeper.truncate(before, noted)
+            except EndMovedError:
+                noted = None
+                continue
+            self.view.take(known.value)
+            self.view.take_root(after)
+            return
+        raise changed_in_a_loop(self._name)
+
+    async def _forget(self, noted: Truncating | None) -> None:
+        if noted is not None:
+            await update_stream_log(self._store, self._name, ForgetTruncation(noted), log_id=self._log_id)
+
+    async def retain(self) -> None:
+        """Apply the retention now."""
+        known, root = await self._housekeeper.tidy()
+        self.view.take(known.value)
+        self.view.take_root(root)
+
+    async def set_retention(self, retention: Retention) -> None:
+        """Change what retention drops."""
+        known = await update_stream_log(self._store, self._name, SetStreamRetention(retention), log_id=self._log_id)
+        self.view.take(known.value)
+
+    async def seal(self) -> None:
+        """Let no client add anything any more. A leader loses its leadership."""
+        if not self.view.is_sealed:
+            writer = await self.take_over(None, lambda _writer: None)
+            await writer.close()
+        root = await read_root(self._store, self.view.document)
+        change = SealStream(root.value.term)
+        self.view.take_root(
+            await update_stream(
+                self._store, root.value.ledger_id, change, writer_token=self._access.random_token(), known=root
+            )
+        )
+
+    async def give_up(self, ledger_id: int, last: int | None) -> Gap:
+        """Raises :class:`InvalidArgumentError`."""
+        raise InvalidArgumentError(
+            f"log {self._name} is a stream: it has no ledgers that can be lost one by one, so none can be given up"
+        )
+
+    async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
+        """What the metadata tell."""
+        document, stream = self.view.document, self.view.root.value
+        clocks = await self._housekeeper.ages.clocks()
+        return LayoutStatus(
+            clocks=clocks,
+            layout="stream",
+            retention=document.retention,
+            drops_below=max(self.view.first_position, await self._housekeeper.retention_cut(document, stream)),
+            segments=segments_of_stream(stream),
+            paged_segments=sum(page.fragments for page in stream.pages),
+            bytes=stream.settled_bytes,
+            idle_cursors=await self._housekeeper.idle_cursors(document, stream, cursors),
+            gaps=(),
+            quorums=stream.last_fragment.quorums,
+            full_copies=None if stream.full_copies is None else stream.full_copies.value,
+        )

@@ -1,0 +1,497 @@
+"""A log that is a stream as a reader sees it: where positions are, and how far the log can be read.
+
+Two things in the metadata store tell that: the document under the log's name, and the metadata of the stream, its
+*root*. Of each this view keeps the newest version that any part of it has met. A position is looked for in the root,
+and read from a *piece* of the stream (:mod:`octavo.client.terms.pieces`). The last piece grows while a leader writes;
+one reader follows it for all who read there, and asks bookies how far it can be read. All other pieces are settled:
+their readers ask bookies for entries only.
+
+A piece can stop being what it was when it was found: its term is over, its fragments have moved into a page, were
+truncated, or replaced. Then its reader says so (:class:`~octavo.client.read.terms.PieceMovedError`), and the position
+is looked for anew: it means the same for ever (rule V2).
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from octavo.client.log.documents.chain import LogState
+from octavo.client.log.documents.names import list_document
+from octavo.client.log.documents.reading import read_stream_log
+from octavo.client.log.documents.stream import StreamLogDocument, decode_any_log, log_term, stream_term
+from octavo.client.log.seam.access import LedgerAccess
+from octavo.client.log.seam.use import Use
+from octavo.client.log.seam.view import Place, end_of_new
+from octavo.client.read.reader import LedgerReader
+from octavo.client.read.terms import PieceMovedError
+from octavo.client.same_loop import check_loop
+from octavo.client.terms.piece_source import GrowingSource, SettledSource
+from octavo.client.terms.pieces import Form, Piece, piece_at
+from octavo.metadata.own_tasks import failure_of
+from octavo.metadata.store.store import Versioned
+from octavo.metadata.stream.model import StreamMetadata, StreamState
+from octavo.metadata.stream.pages import PageMissingError
+from octavo.metadata.updates.paging import StreamPages
+from octavo.protocol.entries import LedgerSecrets, derive_secrets, verifier_matches
+from octavo.protocol.errors import (
+    ClientClosedError,
+    InternalError,
+    LogDamagedError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    OctavoError,
+    QuorumLostError,
+    TruncatedError,
+    UnauthorizedError,
+)
+from octavo.protocol.ids import EntryId, LedgerId
+
+_STEPS_MAX: Final = 1000
+"""Steps in which the end is looked for. Each goes on in a later piece or in newer metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlace:
+    """Where a position is, or will be: :class:`~octavo.client.log.seam.view.Place` in a stream."""
+
+    ledger_id: LedgerId
+    piece: Piece
+    root: Versioned[StreamMetadata]
+    """In which it was found."""
+
+    @property
+    def base(self) -> int:
+        """What is added to a place to get its position."""
+        return self.piece.base
+
+    @property
+    def stop(self) -> int | None:
+        """The position after the piece's last one; None while it grows."""
+        return self.piece.stop_position
+
+    @property
+    def term(self) -> int:
+        """Of the leader that added the entries."""
+        return log_term(self.piece.leader_term)
+
+    @property
+    def made_at_ms(self) -> int:
+        """When the stream was created."""
+        return int(self.root.value.created_at.timestamp() * 1000)
+
+
+@dataclass(slots=True)
+class _Growing:
+    """The reader of the last piece."""
+
+    form: Form
+    reader: LedgerReader
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does not grow any more."""
+        return self.reader.closed or self.reader.ledger_closed
+
+
+class StreamView:
+    """See the module; :class:`~octavo.client.log.seam.view.LogView` of a stream. Of one handle.
+
+    ``reach`` gives the term of the stream that the handle's own writer has, and the position after the last one that it
+    has had acknowledged: the bookies hear of that later (rule W2).
+    """
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        document: StreamLogDocument,
+        root: Versioned[StreamMetadata],
+        password: bytes,
+        *,
+        reach: Callable[[], tuple[int, int] | None] = lambda: None,
+    ) -> None:
+        self._access = access
+        self._store = access.store
+        self._reach = reach
+        self.document = document
+        """What stands under the log's name, as this handle knows it."""
+        self.root = root
+        """The metadata of the stream, likewise."""
+        self._pages = StreamPages(access.store)
+        self._password = password
+        self._secrets = derive_secrets(password, document.ledger_id)
+        self._keys_checked: set[int] = set()
+        self.end = 0
+        self.closed = False
+        self.layout = "stream"
+        self.changes = 0
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._growing: _Growing | None = None
+        self._confirmed: tuple[int, int] = (0, -1)
+        """The latest term of which a LAC was heard, and the highest of it (rule V1)."""
+        self._in_use: Counter[LedgerReader] = Counter()
+        self._opening = asyncio.Lock()
+        self._watching: list[asyncio.Task[None]] = []
+        self._watch_failure: OctavoError | None = None
+        self._note_ends()
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The log's name."""
+        return self.document.name
+
+    @property
+    def log_id(self) -> str:
+        """Unique for ever."""
+        return self.document.log_id
+
+    @property
+    def first_position(self) -> int:
+        """The first position that can be read."""
+        return max(self.document.first_position, self.root.value.start)
+
+    @property
+    def term(self) -> int:
+        """The highest term given to a leader; 0 before the first."""
+        return log_term(self.root.value.last_fragment.first_term)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether nothing can be added any more."""
+        return self.root.value.state is StreamState.CLOSED
+
+    async def read_metadata(self) -> None:
+        """Read document and root as they stand now. Raises :class:`NoSuchLogError`; :class:`LogDamagedError` where the
+        stream has been deleted and the log has not."""
+        for attempt in range(2):
+            known = await read_stream_log(self._store, self.name, log_id=self.log_id)
+            self.take(known.value)
+            try:
+                self.take_root(await self._store.read_stream(self.document.ledger_id))
+            except NoSuchLedgerError as error:
+                # A log that is being deleted has lost its stream before its document.
+                if attempt:
+                    raise LogDamagedError(
+                        f"log {self.name}: its stream, ledger {self.document.ledger_id}, does not exist any more; it "
+                        "was deleted by hand. Restore its metadata, or delete the log (`octavo log delete`)"
+                    ) from error
+            else:
+                return
+
+    async def read_beginning(self) -> None:
+        """As :meth:`LogView.read_beginning`: the start of the stream follows the document."""
+        self.take((await read_stream_log(self._store, self.name, log_id=self.log_id)).value)
+
+    def begin_at(self, position: int) -> None:
+        """As :meth:`LogView.begin_at`."""
+        if position > self.document.first_position:
+            self.take(replace(self.document, first_position=position))
+
+    def take(self, document: StreamLogDocument) -> None:
+        """Note what stood under the log's name. It may be older than what is known: the beginning never goes back."""
+        if document.first_position < self.document.first_position:
+            return
+        self.document = document
+        self._note_ends()
+
+    def take_root(self, root: Versioned[StreamMetadata]) -> None:
+        """Note metadata of the stream that were read or written. Older ones than those known change nothing."""
+        if root.version <= self.root.version:
+            return
+        self.root = root
+        self._note_ends()
+
+    def saw_end(self, end: int) -> None:
+        """Everything below ``end`` can be read."""
+        self.end = max(self.end, end)
+
+    def _note_ends(self) -> None:
+        stream = self.root.value
+        end = stream.end_position
+        self.saw_end(max(self.first_position, stream.last_fragment.first_position if end is None else end + 1))
+        self.changes += 1
+        self._changed.set()
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Keep document and root fresh from now on; once more if that has failed before."""
+        if self.closed or (self._watching and not any(watching.done() for watching in self._watching)):
+            return
+        self._watch_failure = None
+        before, self._watching = self._watching, []
+        for watching in before:
+            watching.cancel()
+        for watch in (self._watch_document(), self._watch_root()):
+            watching = self._loop.create_task(watch, name="octavo log watch")
+            watching.add_done_callback(self._watch_ended)
+            self._watching.append(watching)
+
+    async def wait_change(self, seen: int) -> None:
+        """Return once something has changed since :attr:`changes` was ``seen``. Raises why the metadata are not watched
+        any more: :class:`NoSuchLogError` when the log is deleted."""
+        while True:
+            self.check_open()
+            if self._watch_failure is not None:
+                raise self._watch_failure
+            if self.changes != seen:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _watch_document(self) -> None:
+        name = self.name
+        async with self._store.watch_document(list_document(name)) as watch:
+            async for found in watch:
+                document = None if found is None else decode_any_log(found.value, name)
+                if (
+                    not isinstance(document, StreamLogDocument)
+                    or document.log_id != self.log_id
+                    or document.state is LogState.DELETED
+                ):
+                    raise NoSuchLogError(f"log {name} has been deleted")
+                self.take(document)
+
+    async def _watch_root(self) -> None:
+        async with self._store.watch_stream(self.document.ledger_id) as watch:
+            async for root in watch:
+                if root is None:
+                    await self.read_metadata()  # says whether the log is deleted, or damaged
+                else:
+                    self.take_root(root)
+
+    def _watch_ended(self, watching: asyncio.Task[None]) -> None:
+        failure = failure_of(watching, f"watching log {self.name}")
+        if watching in self._watching and not self.closed:
+            if self._watch_failure is None or isinstance(failure, NoSuchLogError):
+                self._watch_failure = failure
+            self._changed.set()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End the watches and the readers."""
+        self.closed = True
+        self._changed.set()
+        for task in self._watching:
+            task.cancel()
+        if self._watching:
+            await asyncio.wait(self._watching)
+        growing = [] if self._growing is None else [self._growing.reader]
+        for reader in {*growing, *self._in_use}:
+            await reader.close()
+        self._growing = None
+
+    def check_loop(self) -> None:
+        """Raise :class:`InvalidArgumentError` in another event loop."""
+        check_loop(self._loop)
+
+    def check_open(self) -> None:
+        """Raise :class:`ClientClosedError` once the handle is closed."""
+        self.check_loop()
+        if self.closed:
+            raise ClientClosedError(f"log {self.name}: this handle is closed")
+
+    # --- positions ----------------------------------------------------------------------------------------------------
+
+    def check_truncated(self, position: int) -> None:
+        """Raise :class:`TruncatedError` for a position before the beginning (rule V5)."""
+        first = self.first_position
+        if position < first:
+            raise TruncatedError(
+                f"log {self.name}: position {position} has been truncated; the log begins at {first}",
+                first_position=first,
+            )
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """Nothing of a stream is ever given up."""
+        return ()
+
+    def gap_at(self, position: int) -> tuple[int, int] | None:
+        """None: nothing of a stream is ever given up. ``position`` does not matter."""
+        return None
+
+    def sealed_bounds(self, wanted_ms: int) -> tuple[int, int]:
+        """All there is: the metadata have the store's times, entries have those of their writers."""
+        return self.first_position, self.end
+
+    async def end_of_term(self, term: int) -> int | None:
+        """The position after the last entry of ``term``; None while the term is not over, or not known any more."""
+        wanted = stream_term(term)
+        while True:
+            try:
+                return await self._stop_of_leader(self.root.value, wanted)
+            except PageMissingError:
+                await self.read_metadata()
+
+    async def _stop_of_leader(self, stream: StreamMetadata, wanted: int) -> int | None:
+        """Pages are read from the newest on, until one has the answer. Hardly any term that is asked for lies in
+        one."""
+        found = stream.tail.stop_of_leader(wanted)
+        if found is not None or stream.last_fragment.first_term <= wanted:
+            return found
+        stop = stream.tail_position
+        for page in reversed(stream.pages):
+            part = await self._pages.part(stream, page)
+            if part.last_fragment.first_term <= wanted:
+                return stop
+            found = part.stop_of_leader(wanted)
+            if found is not None:
+                return found
+            stop = part.fragments[0].first_position
+        return None
+
+    async def locate(self, position: int) -> StreamPlace | None:
+        """Where ``position`` is or will be; None while no leader has begun the term that will have it. Raises
+        :class:`TruncatedError`, also for a position that has been truncated a moment ago."""
+        root = self.root
+        if position < root.value.start:
+            self.check_truncated(position)
+        part = await self._part_at(root.value, position)
+        piece = piece_at(part, position)
+        return None if piece is None else StreamPlace(root.value.ledger_id, piece, root)
+
+    async def _part_at(self, stream: StreamMetadata, position: int) -> StreamMetadata:
+        """The part of the stream that holds a position. Raises :class:`PieceMovedError` where newer metadata tell."""
+        if position < stream.start:
+            raise PieceMovedError(f"stream {stream.ledger_id}: position {position} has been truncated")
+        try:
+            return await self._pages.part_at(stream, position)
+        except PageMissingError as error:
+            raise PieceMovedError(error.message) from error
+
+    async def learn_end(self) -> None:
+        """Ask how far the log can be read. Raises :class:`QuorumLostError` when no bookie of the last fragment
+        answers."""
+        for _ in range(_STEPS_MAX):
+            place = await self.locate(max(self.end, self.first_position))
+            if place is None:
+                return
+            if place.stop is not None:
+                self.saw_end(place.stop)
+                continue
+            try:
+                async with self.reading(place) as reader:
+                    if not reader.ledger_closed:
+                        await reader.refresh_last_add_confirmed()
+                    self._learn_confirmed(place, reader)
+                    if not reader.ledger_closed:
+                        return
+            except NoSuchLedgerError as error:
+                await self.explain_missing(place.piece.first_position, error)
+        raise InternalError(f"log {self.name}: its end moves faster than it can be found")
+
+    async def end_now(self, enough: int) -> int:
+        """As :meth:`LogView.end_now`."""
+        return (await self.find_end(enough))[0]
+
+    async def find_end(self, enough: int) -> tuple[int, StreamMetadata]:
+        """As :meth:`end_now`, and the metadata by which the end was found. What was heard of a term holds as long as it
+        goes on."""
+        await self.read_metadata()
+        root = self.root
+        anew = StreamView(self._access, self.document, root, self._password, reach=self._reach)
+        anew._confirmed = self._confirmed
+        end = await end_of_new(anew, enough)
+        self.saw_end(end)
+        return end, root.value
+
+    def _learn_confirmed(self, place: StreamPlace, reader: LedgerReader) -> None:
+        last = reader.last_add_confirmed
+        if last is not None:
+            self._confirmed = max(self._confirmed, (place.piece.term, last))
+            self.saw_end(last + place.base + 1)
+
+    # --- readers ------------------------------------------------------------------------------------------------------
+
+    def reading(self, place: Place) -> AbstractAsyncContextManager[LedgerReader]:
+        """A reader of the piece. Readers of the last piece are one."""
+        assert isinstance(place, StreamPlace), "it was located by this view"
+        return Use(partial(self._take, place), partial(self._give_back, place))
+
+    async def _take(self, place: StreamPlace) -> LedgerReader:
+        reader = await (self._settled_reader(place) if place.stop is not None else self._growing_reader(place))
+        self._in_use[reader] += 1
+        return reader
+
+    async def _give_back(self, place: StreamPlace, reader: LedgerReader, _error: BaseException | None) -> None:
+        if place.stop is None and not reader.closed:
+            self._learn_confirmed(place, reader)
+        self._in_use[reader] -= 1
+        if not self._in_use[reader]:
+            del self._in_use[reader]
+            if self._growing is None or self._growing.reader is not reader:
+                await reader.close()
+
+    async def _settled_reader(self, place: StreamPlace) -> LedgerReader:
+        source = SettledSource(self._store, place.piece, place.root, self._part_at, self.take_root)
+        self.check_open()
+        return await self._access.read(source.ledger, self._secrets_of(place), source)
+
+    async def _growing_reader(self, place: StreamPlace) -> LedgerReader:
+        async with self._opening:
+            growing = self._growing
+            if growing is None or growing.form != place.piece.form or growing.is_over:
+                await self._drop_growing()
+                self.check_open()
+                source = GrowingSource(self._store, place.piece, place.root, self.take_root)
+                try:
+                    reader = await self._access.read(source.ledger, self._secrets_of(place), source)
+                except QuorumLostError as error:
+                    with contextlib.suppress(MetadataUnavailableError):
+                        await self._check_current(place, error)
+                    raise
+                growing = self._growing = _Growing(place.piece.form, reader)
+        self._tell_confirmed(place.piece, growing.reader)
+        return growing.reader
+
+    async def _check_current(self, place: StreamPlace, error: OctavoError) -> None:
+        """Bookies that were asked by a root of long ago tell nothing. Raises :class:`PieceMovedError` if it has changed
+        since, so that those of now are asked (rule T14)."""
+        root = await self._store.read_stream(place.ledger_id)
+        if root.version != place.root.version:
+            self.take_root(root)
+            raise PieceMovedError(error.message) from error
+
+    def _tell_confirmed(self, piece: Piece, reader: LedgerReader) -> None:
+        """Tell a reader what this handle has heard of its term before, and what its own writer knows."""
+        term, last = self._confirmed
+        if term == piece.term:
+            reader._learn_confirmed(last)
+        reach = self._reach()
+        if reach is not None and reach[0] == piece.term:
+            reader._learn_confirmed(EntryId(reach[1] - 1 - piece.base))
+
+    async def _drop_growing(self) -> None:
+        growing, self._growing = self._growing, None
+        if growing is not None and not self._in_use[growing.reader]:
+            await growing.reader.close()
+
+    def _secrets_of(self, place: StreamPlace) -> LedgerSecrets:
+        """Raises :class:`UnauthorizedError` where a part of the stream was written with another password."""
+        key_number = place.piece.key
+        if key_number not in self._keys_checked:
+            key = place.root.value.keys[key_number]
+            if not verifier_matches(key.verifier, self._secrets, key.digest, key.salt):
+                raise UnauthorizedError(
+                    f"log {self.name}: what lies from position {place.piece.first_position} on was written with "
+                    "another password"
+                )
+            self._keys_checked.add(key_number)
+        return self._secrets
+
+    async def explain_missing(self, position: int, error: NoSuchLedgerError) -> None:
+        """A piece is gone, or not what it was. Return if reading can go on, or will be refused. Raises
+        :class:`NoSuchLogError`, :class:`LogDamagedError`."""
+        async with self._opening:
+            await self._drop_growing()
+        await self.read_metadata()

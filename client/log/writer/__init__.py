@@ -1,0 +1,1 @@
+"""The writer of a log: its front, its life, and its leader's lock; the same for both layouts."""

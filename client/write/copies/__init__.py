@@ -1,0 +1,1 @@
+"""Writers of ledgers that record which entries lack copies, or wait for all copies."""

@@ -1,0 +1,1 @@
+"""Writers of ledgers with deferred sync (rule W10)."""

@@ -1,0 +1,1 @@
+"""The documents about bookies and principals."""

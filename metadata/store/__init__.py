@@ -1,0 +1,1 @@
+"""The metadata store: its interface, and what all drivers share."""

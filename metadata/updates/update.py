@@ -1,0 +1,85 @@
+"""Changes of the metadata of ledgers and streams, made in a compare-and-set loop (rules M1, W5, W9, F1 and F6)."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from octavo.metadata.ledger.changes import MetadataChange, Refuse, Settled, Write
+from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.store.store import MetadataStore, Version, Versioned
+from octavo.metadata.updates.compare_and_set import settle_change
+from octavo.protocol.errors import MetadataConflictError
+from octavo.protocol.ids import LedgerId
+
+if TYPE_CHECKING:
+    from octavo.metadata.stream.changes import PageFirst, StreamChange, WriteStream
+    from octavo.metadata.stream.model import StreamMetadata
+
+
+async def update_ledger(
+    store: MetadataStore,
+    ledger_id: LedgerId,
+    change: MetadataChange,
+    *,
+    writer_token: str,
+    known: Versioned[LedgerMetadata] | None = None,
+) -> Versioned[LedgerMetadata]:
+    """Make ``change``, or find that it has been made; returns what is then stored.
+
+    ``known`` is what the caller believes to be stored. It saves a read and may be out of date. ``writer_token`` is
+    written with the change.
+
+    Raises the error with which the change refuses, :class:`NoSuchLedgerError` when the ledger has been deleted, and
+    :class:`MetadataUnavailableError` when the store did not answer. In the last case the change may have been made;
+    calling again settles it.
+    """
+
+    async def write(decision: Write, expected: Version) -> Versioned[LedgerMetadata]:
+        wanted = decision.metadata.written_by(writer_token)
+        return Versioned(wanted, await store.compare_and_set_ledger(wanted, expected))
+
+    return await settle_change(
+        known,
+        read=lambda: store.read_ledger(ledger_id),
+        decide=change.decide,
+        write=write,
+        what=f"ledger {ledger_id}",
+    )
+
+
+async def update_stream(
+    store: MetadataStore,
+    ledger_id: LedgerId,
+    change: "StreamChange",
+    *,
+    writer_token: str,
+    known: "Versioned[StreamMetadata] | None" = None,
+) -> "Versioned[StreamMetadata]":
+    """As :func:`update_ledger`, for a stream (rules T1, T2, T5 and T8 to T11). Where the change finds no room in the
+    tail, the oldest fragments are paged out first (rule U3)."""
+    from octavo.metadata.stream.changes import PageFirst, WriteStream  # noqa: PLC0415 - most clients meet no stream
+
+    def decide(current: "StreamMetadata") -> "_Step | Settled | Refuse":
+        decision = change.decide(current)
+        return _Step(decision) if isinstance(decision, WriteStream | PageFirst) else decision
+
+    async def write(step: _Step, expected: Version) -> "Versioned[StreamMetadata]":
+        if isinstance(step.decision, PageFirst):
+            from octavo.metadata.updates.page_out import page_out  # noqa: PLC0415 - as above
+
+            await page_out(store, ledger_id, writer_token=writer_token)
+            raise MetadataConflictError(f"stream {ledger_id} was paged out; its metadata are others now")
+        wanted = step.decision.metadata.written_by(writer_token)
+        return Versioned(wanted, await store.compare_and_set_stream(wanted, expected))
+
+    return await settle_change(
+        known,
+        read=lambda: store.read_stream(ledger_id),
+        decide=decide,
+        write=write,
+        what=f"stream {ledger_id}",
+    )
+
+
+class _Step(NamedTuple):
+    """What a change of a stream asks for."""
+
+    decision: "WriteStream | PageFirst"

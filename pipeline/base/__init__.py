@@ -1,0 +1,1 @@
+"""What sources, sink and jobs share: options, connections, planning, datasets."""

@@ -1,0 +1,1 @@
+"""The sink ``octavo``: writes rows into ledgers, and publishes them together."""

@@ -1,0 +1,1 @@
+"""The source ``octavo``: reads ledgers and logs, in batches and in streaming queries."""

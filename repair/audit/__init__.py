@@ -1,0 +1,1 @@
+"""The auditor: sees what is lost, and plans what is done about it."""

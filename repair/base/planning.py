@@ -1,0 +1,199 @@
+"""Which bookie makes the copies of a ledger again, and what cannot be done at present. Pure; chance is an argument.
+
+Theory of operation
+-------------------
+
+:func:`plan_ledger` looks at one ledger and gives at most one job: a *target* takes the place of one leaving bookie in
+every settled range in which it can. A ledger with two leaving bookies gets the second job when the first is done, so
+that repair makes one change of a ledger's metadata at a time. Lost and retired bookies come before draining ones, which
+still serve (rule A5). The target is chosen as a writer chooses a spare: another rack where possible, more free space
+preferred; never a member of the ensemble, and never a bookie with a condition of its own (in doubt, held, missing).
+
+What cannot be planned has a class and a reason (rule A10):
+
+=============  =====================================================================================================
+class          meaning
+=============  =====================================================================================================
+``no_target``  no writable bookie can take the place
+``open``       the leaving bookie is in the last fragment of a ledger that is not CLOSED (rule C2): the writer replaces
+               it, or the ledger is recovered once it is abandoned (rules O2 and O3)
+``short``      some entry has no sound copy on any bookie that answers (rule C4); only a target finds this out
+``divergent``  two bookies hold different entries under one id (rule C6); only a target finds this out
+=============  =====================================================================================================
+"""
+
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from octavo.client.choose.placement import Chance, place_replacements
+from octavo.metadata.cluster.registration import BookieRegistration
+from octavo.metadata.cluster.repair_states import Condition, RepairStates
+from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.protocol.errors import NotEnoughBookiesError
+from octavo.protocol.ids import BookieId, LedgerId
+from octavo.repair.base.settled import SettledRange, quorums_at, ranges_of_member
+
+JOBS_MAX: Final = 1024
+"""Most jobs of one target's plan: a plan stays far below the limit of a document, and an auditor that fails takes
+little knowledge with it."""
+
+RANKS: Final = {Condition.LOST: 0, Condition.RETIRED: 0, Condition.DRAINING: 2}
+"""Order in which the copies of leaving bookies are made again (rule A5); holes and checks have rank 1."""
+
+SELF_RANK: Final = 1
+
+
+class Why(enum.Enum):
+    """Why a job was planned."""
+
+    LOST = "lost"
+    DRAINING = "draining"
+    HOLE = "hole"
+    """A member lacks ids that it should hold."""
+    CHECK = "check"
+    """An operator asked that every member read its copies back."""
+
+
+class BlockedClass(enum.Enum):
+    """Why something cannot be repaired at present. See the module."""
+
+    SHORT = "short"
+    OPEN = "open"
+    DIVERGENT = "divergent"
+    NO_TARGET = "no_target"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece of work of a target."""
+
+    ledger_id: LedgerId
+    old: BookieId | None
+    """The bookie whose place the target takes; None: the target completes its own copies."""
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Something that cannot be repaired at present (rule A10)."""
+
+    ledger_id: LedgerId
+    first: int
+    last: int | None
+    """None: up to the end of the ledger, which is not known."""
+    kind: BlockedClass
+    bookies: tuple[BookieId, ...]
+    """The bookies on which it depends: waited for, leaving, or at odds with each other."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A job, and the bookie that is to do it."""
+
+    target: BookieId
+    job: Job
+
+
+def plan_ledger(
+    metadata: EitherMetadata,
+    states: RepairStates,
+    registrations: Mapping[BookieId, BookieRegistration],
+    *,
+    full: Collection[BookieId],
+    racks: Mapping[BookieId, str],
+    rng: Chance,
+) -> Planned | Blocked | None:
+    """What is to be done next about the leaving bookies that a ledger names; None: nothing.
+
+    ``full``: targets whose plans have no room. ``racks``: the racks of bookies that are not registered, as far as they
+    are known. Raises :class:`TargetsFullError` when only full targets could do it.
+    """
+    blocked: Blocked | None = None
+    for old in _leaving_members(metadata, states):
+        ranges = ranges_of_member(metadata, old)
+        if not ranges:
+            blocked = blocked or _open(metadata, old)
+            continue
+        avoid = frozenset(states.bookies) | frozenset(full)
+        target = _target(metadata, ranges, old, registrations, avoid=avoid, racks=racks, rng=rng)
+        if target is not None:
+            why = Why.DRAINING if states.condition_of(old) is Condition.DRAINING else Why.LOST
+            return Planned(target, Job(metadata.ledger_id, old, why))
+        if (
+            full
+            and _target(metadata, ranges, old, registrations, avoid=frozenset(states.bookies), racks=racks, rng=rng)
+            is not None
+        ):
+            raise TargetsFullError
+        blocked = Blocked(
+            metadata.ledger_id, ranges[0].first, ranges[-1].last, BlockedClass.NO_TARGET, (old,),
+            f"no writable bookie can take the place of {old}; start more bookies",
+        )  # fmt: skip
+    return blocked
+
+
+class TargetsFullError(Exception):
+    """Every bookie that could do the work has a full plan: it is planned later."""
+
+
+def _leaving_members(metadata: EitherMetadata, states: RepairStates) -> list[BookieId]:
+    leaving = [(RANKS[states.bookies[name].condition], name) for name in metadata.members & states.leaving]
+    return [name for _, name in sorted(leaving)]
+
+
+def _open(metadata: EitherMetadata, old: BookieId) -> Blocked:
+    state = metadata.state.value
+    if isinstance(metadata, LedgerMetadata):
+        reason = (
+            f"the ledger is {state}, and {old} is in its last fragment: its writer replaces the bookie, or the ledger "
+            "is recovered"
+        )
+    else:
+        reason = (
+            f"the stream is {state}, and {old} is in its last fragment: its writer replaces the bookie, or the next "
+            "takeover chooses others"
+        )
+    return Blocked(
+        metadata.ledger_id, metadata.last_fragment.first_entry_id, None, BlockedClass.OPEN, (old,), reason
+    )  # fmt: skip
+
+
+def _target(
+    metadata: EitherMetadata,
+    ranges: Sequence[SettledRange],
+    old: BookieId,
+    registrations: Mapping[BookieId, BookieRegistration],
+    *,
+    avoid: frozenset[BookieId],
+    racks: Mapping[BookieId, str],
+    rng: Chance,
+) -> BookieId | None:
+    """A bookie that can take the place in all ranges, or else in the one with the most entries."""
+    largest = max(ranges, key=lambda settled: settled.last - settled.first)
+    position = largest.bookies.index(old)
+    elsewhere = {name for settled in ranges for name in settled.bookies}
+    for members in (elsewhere, frozenset[BookieId]()):
+        try:
+            return place_replacements(
+                registrations.values(), quorums_at(metadata, largest.first), largest.bookies, [position],
+                rng=rng, avoid=avoid | members, racks=racks,
+            )[position]  # fmt: skip
+        except NotEnoughBookiesError:
+            continue
+    return None
+
+
+def is_at_margin(metadata: EitherMetadata, unavailable: Collection[BookieId]) -> bool:
+    """Whether, in some write set of the last fragment, one more loss would block a recovery for ever: no more than
+    Qw - Qa + 1 members are left (rule O3)."""
+    quorums = quorums_at(metadata, metadata.last_fragment.first_entry_id)
+    bookies = metadata.last_fragment.bookies
+    for residue in range(quorums.ensemble_size):
+        live = sum(1 for position in quorums.write_set(residue) if bookies[position] not in unavailable)
+        if live <= quorums.write_quorum - quorums.ack_quorum + 1:
+            return True
+    return False

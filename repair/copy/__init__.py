@@ -1,0 +1,1 @@
+"""The target: copies entries, and takes the name of a member."""

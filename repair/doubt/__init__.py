@@ -1,0 +1,1 @@
+"""Ends the doubt of a bookie that has lost entries."""

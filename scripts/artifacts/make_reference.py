@@ -1,0 +1,237 @@
+"""Writes the reference pages in docs/reference/ from the code: ``make_reference.py [--check]``.
+
+Settings come from ``BookieConfig``, commands from the command line's own help, errors from the public classes. With
+``--check`` nothing is written, and the exit status is 1 if a page is not up to date; tests/house checks it, too.
+"""
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import typer
+from octavo.bookie import config
+from octavo.cli.commands import command_line
+from octavo.protocol.errors import ERROR_CODES, OctavoError
+
+import octavo
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "reference"
+
+NOTE = "<!-- Written by scripts/artifacts/make_reference.py. Change the code, then run the script. -->\n\n"
+
+
+def cell(text: str) -> str:
+    """Text for a cell of a table, from a docstring."""
+    text = re.sub(r":(?:class|meth|data|mod|func|attr):`~?([^`]+)`", r"`\1`", " ".join(text.split()))
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+def table(headers: list[str], rows: list[list[str]]) -> str:
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def meanings_of(kind: type) -> dict[str, str]:
+    """The docstring below each attribute of a class."""
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for attribute, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(attribute, ast.AnnAssign) and isinstance(attribute.target, ast.Name):
+            documented = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            found[attribute.target.id] = str(text.value.value) if documented else ""  # type: ignore[attr-defined]
+    return found
+
+
+def default_of(value: object) -> str:
+    """A default as it would stand in the file of settings."""
+    if value is MISSING:
+        return "required"
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return f"`{list(value)}`"
+    if isinstance(value, str):
+        return f'`"{value}"`'
+    return f"`{value}`"
+
+
+def settings_page() -> str:
+    meanings = meanings_of(config.BookieConfig)
+    rows = []
+    for setting in fields(config.BookieConfig):
+        variable = config.variable_of(setting.name)
+        rows.append([f"`{setting.name}`", default_of(setting.default), f"`{variable}`", cell(meanings[setting.name])])
+    return (
+        f"{NOTE}# Settings of a bookie\n\n"
+        "A bookie takes each setting from its file (`octavo bookie --config FILE`), from an environment\n"
+        "variable, or from an option; a later source overrides an earlier one. `octavo config check FILE`\n"
+        "validates a file. [operations](../operations.md#settings) describes how they work together.\n\n"
+        + table(["setting", "default", "environment variable", "meaning"], rows)
+    )
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def commands_of(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with its path, in the order of the help."""
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        if not inner.hidden:
+            yield from commands_of(inner, (*path, name))
+
+
+COMMON = {
+    *(
+        "--metadata",
+        "--tls-ca",
+        "--tls-certificate",
+        "--tls-key",
+        "--key-file",
+        "--log-level",
+        "--log-format",
+        "--json",
+    ),
+    *("--help", "--install-completion", "--show-completion"),
+}
+"""Options that nearly every command has; the page explains them once."""
+
+
+def command_section(path: tuple[str, ...], command: Any) -> str:
+    text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    usage = " ".join([*path, *(name_of_argument(p) for p in arguments)])
+    rows = []
+    for parameter in command.params:
+        names = parameter.opts + parameter.secondary_opts
+        if getattr(parameter, "hidden", False) or COMMON & {*names}:
+            continue
+        if parameter.param_type_name == "option":
+            shown = ", ".join(names) + ("" if parameter.is_flag else f" {parameter.metavar}")
+        else:
+            shown = name_of_argument(parameter)
+        rows.append([f"`{cell(shown)}`", default_of_parameter(parameter), cell(parameter.help or "")])
+    options = f"\n{table(['option', 'default', 'meaning'], rows)}" if rows else ""
+    is_group = bool(getattr(command, "commands", None))
+    level = "##" if len(path) <= 2 else "###"
+    usage += " COMMAND" if is_group and not getattr(command, "invoke_without_command", False) else ""
+    text = "\n\n".join(wrapped(paragraph) for paragraph in text.split("\n\n"))
+    return f"{level} {' '.join(path)}\n\n```text\n{usage}\n```\n\n{text}\n{options}\n"
+
+
+def name_of_argument(parameter: Any) -> str:
+    """An argument as the help of the command shows it: in brackets if it may be left out."""
+    name = str(parameter.metavar or parameter.name.upper())
+    return name if parameter.required or name.startswith("[") else f"[{name}]"
+
+
+def default_of_parameter(parameter: Any) -> str:
+    """The default; empty for a switch, and where the meaning of the option tells it."""
+    value = getattr(parameter.default, "value", parameter.default)
+    if callable(value) or (not value and type(value) is not int):
+        return ""
+    return f"`{value}`"
+
+
+def wrapped(paragraph: str) -> str:
+    """A paragraph with lines as long as those of the other documents. Names of commands stay whole."""
+    return "\n".join(textwrap.wrap(paragraph, 100, break_long_words=False, break_on_hyphens=False))
+
+
+def commands_page() -> str:
+    root: Any = typer.main.get_command(command_line())
+    common = [
+        ["`--metadata URI`", "The cluster's metadata store (`OCTAVO_METADATA`)."],
+        ["`--tls-ca FILE`", "Speak TLS with bookies, and accept certificates of these authorities (`OCTAVO_TLS_CA`)."],
+        ["`--tls-certificate FILE`", "Certificate of this client. Needs `--tls-key` (`OCTAVO_TLS_CERTIFICATE`)."],
+        ["`--tls-key FILE`", "Key of the certificate (`OCTAVO_TLS_KEY`)."],
+        ["`--key-file FILE`", "Key of a principal, as `octavo access key` makes it (`OCTAVO_KEY_FILE`)."],
+        ["`--log-level LEVEL`", "Log messages of this level and above (`OCTAVO_LOG_LEVEL`)."],
+        ["`--log-format FORMAT`", "Form of log messages: console or json (`OCTAVO_LOG_FORMAT`)."],
+        ["`--json`", "Print results as JSON."],
+        ["`-h, --help`", "Show the help."],
+    ]
+    sections = [command_section(path, command) for path, command in commands_of(root, ("octavo",)) if len(path) > 1]
+    return (
+        f"{NOTE}# Commands\n\n"
+        "Every command that works on a cluster has these options. [operations](../operations.md#commands)\n"
+        "lists the exit statuses. `octavo --install-completion` completes commands in the shell.\n\n"
+        f"{table(['option', 'meaning'], common)}\n" + "\n".join(sections).rstrip("\n") + "\n"
+    )
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def errors_page() -> str:
+    codes = {kind: code for code, kind in ERROR_CODES.items()}
+    rows = []
+    for name in octavo.__all__:
+        kind = getattr(octavo, name)
+        if isinstance(kind, type) and issubclass(kind, OctavoError):
+            text = inspect.getdoc(kind) or ""
+            rows.append(
+                [
+                    f"`{name}`",
+                    str(codes.get(kind, "")),
+                    "yes" if kind.retryable else "no",
+                    "yes" if kind.may_have_happened_default else "no",
+                    cell(text.partition("\n\n")[0]),
+                ]
+            )
+    return (
+        f"{NOTE}# Errors\n\n"
+        "Every error derives from `octavo.OctavoError`. *Retry*: the same call, unchanged, may succeed later\n"
+        "(`error.retryable`). *In doubt*: the effect may exist although the call failed\n"
+        "(`error.may_have_happened`). Both columns show the default of the class; an instance can know\n"
+        "better. *Code* is the number on the wire, for errors that bookies send.\n\n"
+        + table(["error", "code", "retry", "in doubt", "meaning"], rows)
+    )
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "commands.md": commands_page,
+    "errors.md": errors_page,
+}
+
+
+def outdated() -> list[str]:
+    """The pages that are not what the code says."""
+    return [
+        name
+        for name, make in PAGES.items()
+        if not (FOLDER / name).exists() or (FOLDER / name).read_text(encoding="utf-8") != make()
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the reference pages from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is not up to date")
+    arguments = parser.parse_args()
+    pages = outdated()
+    if arguments.check:
+        for name in pages:
+            print(f"docs/reference/{name} is not up to date: run scripts/artifacts/make_reference.py", file=sys.stderr)
+        return 1 if pages else 0
+    FOLDER.mkdir(exist_ok=True)
+    for name in pages:
+        (FOLDER / name).write_text(PAGES[name](), encoding="utf-8")
+        print(f"docs/reference/{name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""What a bookie may say, by the clock and by its registration (rule B10)."""
+
+from dataclasses import dataclass
+
+import pytest
+from octavo.bookie.server.authority import Standing
+from octavo.bookie.server.replies import Replies
+from octavo.bookie.server.request_counts import RequestCounts
+from octavo.metadata.cluster.registration import UNREGISTERED_SECONDS_MAX
+
+LEASE = 10.0
+
+
+@dataclass
+class Lease:
+    """A registration whose end a test decides."""
+
+    now: "Now"
+    ends_at: float
+    slept: bool = False
+
+    @property
+    def remaining_seconds(self) -> float:
+        return self.ends_at - self.now()
+
+
+class Now:
+    seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def now() -> Now:
+    return Now()
+
+
+@pytest.fixture
+def lease(now: Now) -> Lease:
+    return Lease(now, now() + LEASE)
+
+
+@pytest.fixture
+def standing(now: Now, lease: Lease) -> Standing:
+    made = Standing(now)
+    made.registered(lease)
+    return made
+
+
+def says(standing: Standing, now: Now) -> str:
+    """The standing, by what the bookie may say."""
+    assert standing.may_deny() <= standing.may_confirm(now()), "who may deny may confirm"
+    return "sure" if standing.may_deny() else "alone" if standing.may_confirm(now()) else "away"
+
+
+def test_a_bookie_is_sure_until_its_registration_may_have_ended(standing: Standing, now: Now) -> None:
+    now.seconds += LEASE - 0.01
+    assert says(standing, now) == "sure"
+    now.seconds += 0.01
+    assert says(standing, now) == "alone"
+
+
+def test_a_renewal_is_noticed_when_it_is_needed(standing: Standing, now: Now, lease: Lease) -> None:
+    lease.ends_at += 5
+    now.seconds += LEASE + 1
+    assert now() >= standing.sure_until
+    assert says(standing, now) == "sure"
+    assert standing.sure_until == lease.ends_at
+
+
+def test_alone_ends(standing: Standing, now: Now, lease: Lease) -> None:
+    now.seconds = lease.ends_at + UNREGISTERED_SECONDS_MAX - 0.01
+    assert says(standing, now) == "alone"
+    now.seconds += 0.01
+    assert says(standing, now) == "away"
+    standing.registered(Lease(now, now() + LEASE))
+    assert says(standing, now) == "sure"
+
+
+def test_a_process_that_slept_is_away_until_it_has_registered(standing: Standing, now: Now, lease: Lease) -> None:
+    now.seconds += LEASE
+    lease.slept = True
+    assert says(standing, now) == "away"
+    standing.registered(Lease(now, now() + LEASE))
+    assert says(standing, now) == "sure"
+
+
+def test_a_bookie_that_has_not_registered_yet_is_alone(now: Now) -> None:
+    assert says(Standing(now), now) == "alone"
+
+
+def test_an_id_that_is_lost_is_lost(standing: Standing, now: Now) -> None:
+    standing.lost()
+    assert says(standing, now) == "away"
+    standing.registered(Lease(now, now() + LEASE))
+    assert says(standing, now) == "away"
+
+
+class Sent:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+@pytest.mark.parametrize(("slept", "confirmed"), [(False, True), (True, False)])
+def test_an_add_that_was_accepted_before_a_pause_is_confirmed_only_if_it_may_be(
+    standing: Standing, now: Now, lease: Lease, slept: bool, confirmed: bool
+) -> None:
+    """The process goes on in the middle of a turn, with the sync completed: the clock shows it."""
+    counts = RequestCounts(now)
+    replies = Replies(lambda: None, counts, standing)
+    replies.connected(Sent())  # type: ignore[arg-type]
+    replies.begin()
+    now.seconds += LEASE + 1
+    lease.slept = slept
+    replies.added(1, replies.began_at, None)
+    assert counts.add_seconds.count == confirmed
+    assert sum(counts.refused.values()) == (not confirmed)

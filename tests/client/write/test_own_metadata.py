@@ -1,0 +1,76 @@
+"""What a writer believes of its ledger's metadata: its own changes, and what its watch reports, late or not."""
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+from octavo.client.write.ensemble_changes import Commit
+from octavo.client.write.own_metadata import OwnMetadata
+from octavo.metadata import LedgerMetadata, MetadataStore, Versioned
+from octavo.metadata.ledger.debts import NO_DEBT
+from octavo.protocol.errors import OctavoError
+from octavo.protocol.ids import EntryId
+from support.metadata.ledger_metadata import bookie_ids, fragment, open_ledger
+
+type Reported = Versioned[LedgerMetadata] | None
+
+
+class LateWatch:
+    """A store's watch that reports what a test gives it."""
+
+    def __init__(self) -> None:
+        self.reports: asyncio.Queue[Reported] = asyncio.Queue()
+        self._handled = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        """Nothing to end."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Reported:
+        if not self._handled:
+            self.reports.task_done()
+        reported = await self.reports.get()
+        self._handled = False
+        return reported
+
+
+class StoreWithLateWatch:
+    """A store; only its watches are late."""
+
+    def __init__(self, store: MetadataStore, watch: LateWatch) -> None:
+        self._store = store
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def watch_ledger(self, _ledger_id: int) -> LateWatch:
+        return self._watch
+
+
+async def test_metadata_from_before_the_writers_own_change_are_not_adopted(store: MetadataStore) -> None:
+    """Rule W5: a late report must not take back the fragment that the writer has made."""
+    ledger_id = await store.allocate_ledger_id()
+    before = Versioned(open_ledger(ledger_id), await store.create_ledger(open_ledger(ledger_id)))
+    watch = LateWatch()
+    late: Any = StoreWithLateWatch(store, watch)
+    own = OwnMetadata(before, store=late, retry_seconds=0.01)
+    taken: list[OctavoError] = []
+    watching = asyncio.ensure_future(own.watch(taken.append))
+    assert await own.change_ensemble(Commit(EntryId(5), bookie_ids(*"abd"), 50), lambda: True)
+    watch.reports.put_nowait(before)
+    await watch.reports.join()
+    assert own.value.fragments == (fragment(0, "abc"), fragment(5, "abd", 50))
+    assert taken == [], "the ledger is still the writer's"
+    await own.close(EntryId(7), 70, NO_DEBT)
+    closed = (await store.read_ledger(ledger_id)).value
+    assert (closed.last_entry_id, closed.fragments) == (7, own.value.fragments)
+    watching.cancel()
+    await asyncio.wait([watching])

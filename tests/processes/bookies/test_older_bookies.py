@@ -1,0 +1,84 @@
+"""A bookie of an older version, which does not know terms, in a cluster with logs that are streams.
+
+`make soak` runs one of the earlier commit that it upgrades from (``OCTAVO_UPGRADE_FROM``); otherwise the bookie is of
+this version and hides that it knows terms.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from octavo.metadata import open_metadata_store
+from support.commands.installed import archived_tree, make_environment, unpack_wheel
+from support.commands.processes import OCTAVO, BookieProcess
+
+import octavo
+
+EARLIER_COMMIT = os.environ.get("OCTAVO_UPGRADE_FROM", "")
+
+HIDING = """
+import sys
+from octavo.bookie.server import connection
+from octavo.cli.main import main
+connection.CAPABILITIES = tuple(one for one in connection.CAPABILITIES if one != "terms")
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def older_command(tmp_path: Path) -> Sequence[str]:
+    """Runs the `octavo` of the older version."""
+    if not EARLIER_COMMIT:
+        return (sys.executable, "-P", "-c", HIDING)
+    wheel = unpack_wheel(tmp_path / "wheel", tree=archived_tree(tmp_path / "tree", EARLIER_COMMIT))
+    return (str(make_environment(tmp_path / "environment", wheel)),)
+
+
+async def test_an_older_bookie_is_never_part_of_a_stream_and_takeovers_go_on_beside_it(
+    tmp_path: Path, older_command: Sequence[str]
+) -> None:
+    uri = f"sqlite:///{tmp_path}/metadata.db"
+    with ExitStack() as stack:
+
+        def start(name: str, command: Sequence[str] = OCTAVO) -> BookieProcess:
+            options = ("--port", 0, "--metadata", uri, "--bookie-id", name)
+            bookie = stack.enter_context(BookieProcess(tmp_path / name, *options, command=command))
+            return bookie.wait_ready()
+
+        start("a")
+        start("b")
+        older = start("older", older_command)
+        async with octavo.connect(uri, bookie_loss_seconds=0.2, recovery_timeout_seconds=1.0) as client:
+            with pytest.raises(octavo.NotEnoughBookiesError, match="bookie older does not know terms"):
+                await client.create_log("orders", layout="stream")
+            assert [name async for name in client.list_logs()] == []
+            async with client.create_log("chain", layout="chain") as log, log.lead() as writer:
+                assert await writer.add(b"a ledger with one writer may be there") == 0
+            third = start("c")
+            async with client.create_log("orders", layout="stream") as log:
+                added = [await add_in_a_new_term(log, number) for number in range(3)]
+                third.stop(signal.SIGKILL)
+                added += [await add_in_a_new_term(log, number) for number in range(3, 6)]
+                third = start("c")
+                added.append(await add_in_a_new_term(log, 6))
+                assert added == list(range(7))
+                assert [entry.payload for entry in await log.read(0, 6)] == [b"%d" % number for number in added]
+                (stream,) = await streams_of(uri)
+        assert {name for fragment in stream for name in fragment} == {"a", "b", "c"}
+        assert "ledger fenced" not in older.stderr
+
+
+async def add_in_a_new_term(log: octavo.Log, number: int) -> int:
+    """Take the log over, from a leader that has not closed its writer, and add the number."""
+    return await (await log.take_over()).add(b"%d" % number)
+
+
+async def streams_of(uri: str) -> list[list[Sequence[str]]]:
+    """The bookies of the fragments of each stream."""
+    async with await open_metadata_store(uri) as store:
+        found = [(await store.read_either(one)).value async for one in store.list_ledgers()]
+    return [[one.bookies for one in stream.fragments] for stream in found if "orders" in str(stream.custom_metadata)]

@@ -1,0 +1,379 @@
+"""`octavo console` on a real cluster, seen by a real browser: what pages show, that they follow the cluster, and that
+nothing that is stored in it can do anything in them.
+
+OCTAVO_SCREENSHOTS=DIRECTORY keeps a picture of every page.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from octavo.metadata import Fragment, LedgerMetadata, open_metadata_store
+from octavo.protocol.entries import Digest
+from octavo.protocol.ids import EntryId
+from support.browser import Browser
+from support.commands.processes import OCTAVO, Up, environment
+from support.waiting import WAIT_SECONDS
+
+import octavo
+
+HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\u202egnp.exe'
+
+PAGES = ("cluster", "bookies", "ledgers", "logs", "repair", "jobs")
+
+
+class Shown(NamedTuple):
+    """A cluster with its console, open in a browser."""
+
+    up: Up
+    browser: Browser
+    url: str
+    token: str
+    ledger: int
+    """Has hostile custom metadata."""
+    changed: int
+    """A ledger whose bookies were replaced twice."""
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rstrip("/").rpartition(":")[2])
+
+    def go(self, page: str) -> None:
+        """Show a page, once its title tells that it is there."""
+        self.browser.run("location.hash = arguments[0]", f"#/{page}")
+        self.browser.wait_until(
+            lambda: self.browser.run("return document.querySelector('main').dataset.page") == f"#/{page}", page
+        )
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Any]:
+        """A request of any program on this host: status, headers, value."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
+        try:
+            data = None if body is None else json.dumps(body)
+            sent = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, data, sent)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, answer.headers, json.loads(text) if path.startswith("/api/") else text
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def shown(module_folder: Path) -> Iterator[Shown]:
+    # A second try of a fixture that failed must not find the logs and the browser's profile of the first one: its own
+    # failure would hide what went wrong.
+    folder = Path(tempfile.mkdtemp(dir=module_folder))
+    with Up(folder / "cluster") as up:
+        up.wait_ready()
+        added = up.run(
+            "ledger",
+            "append",
+            "--quiet",
+            "--custom",
+            f"note={HOSTILE}",
+            "--custom",
+            "<b>key</b>=x",
+            stdin=b"one\ntwo\n",
+        )
+        ledger = int(added.stdout)
+        assert up.run("log", "create", "orders/eu").status == 0
+        assert up.run("log", "create", "orders/us", "--layout", "stream").status == 0
+        for lines in (b"a\nb\n", b"c\n"):
+            assert up.run("log", "append", "orders/us", stdin=lines).status == 0
+        assert up.run("log", "seal", "orders/us").status == 0
+        settings = environment(OCTAVO_METADATA=up.uri)
+        leader = subprocess.Popen(
+            [*OCTAVO, "log", "append", "orders/eu", "--leader", HOSTILE[:60]],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=settings,
+        )  # fmt: skip
+        console = subprocess.Popen(
+            [*OCTAVO, "console", "--listen", "127.0.0.1:0", "--json"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=settings,
+        )  # fmt: skip
+        try:
+            assert leader.stdin is not None
+            assert console.stdout is not None
+            leader.stdin.write(b"a\nb\nc\n")
+            leader.stdin.flush()
+            place = json.loads(console.stdout.readline())
+            changed = asyncio.run(prepare(up.uri))
+            with Browser(folder / "browser") as browser:
+                browser.open(f"{place['url']}#token={place['token']}")
+                browser.wait_for("The cluster is healthy", "#health")
+                yield Shown(up, browser, place["url"], place["token"], ledger, changed)
+        finally:
+            assert leader.stdin is not None
+            leader.stdin.close()
+            console.terminate()
+            for process in (leader, console):
+                process.wait(WAIT_SECONDS)
+            assert console.stdout is not None
+            console.stdout.close()
+
+
+async def prepare(uri: str) -> int:
+    """A cursor of the log, and the metadata of a ledger with three fragments; its id."""
+    async with octavo.connect(uri) as client, client.open_log("orders/eu") as log:
+        async with aclosing(log.follow()) as entries:
+            await anext(entries)
+            await anext(entries)
+        await (await log.cursor("billing")).advance(2)
+    async with await open_metadata_store(uri) as store:
+        a, b, c = sorted(await store.list_bookies())
+        parts = [(0, (a, b)), (400, (a, c)), (500, (c, b))]
+        ledger = LedgerMetadata(
+            ledger_id=await store.allocate_ledger_id(),
+            ensemble_size=2,
+            write_quorum=2,
+            ack_quorum=1,
+            fragments=tuple(Fragment(EntryId(first), names, first) for first, names in parts),
+            digest=Digest.CRC32C,
+            custom_metadata={},
+            created_at=datetime.now(UTC),
+            verifier=b"v" * 32,
+            salt=b"s" * 16,
+            writer_token="writer",
+        )
+        await store.create_ledger(ledger)
+    return ledger.ledger_id
+
+
+def test_pages_show_the_cluster_and_every_part_has_a_name(shown: Shown) -> None:
+    browser, pictures = shown.browser, os.environ.get("OCTAVO_SCREENSHOTS")
+    expected = {
+        "cluster": "writable of 3", "bookies": "127.0.0.1:", "ledgers": "closed", "logs": "orders/eu",
+        "repair": "Nothing is blocked", "jobs": "Drain",
+    }  # fmt: skip
+    for page in PAGES:
+        shown.go(page)
+        browser.wait_for(expected[page], "main")
+        assert browser.unnamed_parts() == []
+        assert browser.run("return document.querySelector('nav [aria-current]').textContent").lower() == page
+        if pictures:
+            browser.screenshot(Path(pictures) / f"{page}.png")
+    assert browser.messages() == []
+
+
+def test_what_is_stored_in_the_cluster_is_shown_and_does_nothing(shown: Shown) -> None:
+    browser = shown.browser
+    shown.go(f"ledgers/{shown.ledger}")
+    browser.wait_for("<script>window.hacked=1</script>", "main")
+    browser.wait_for("<b>key</b>", "main")
+    assert "\u202e" not in browser.text()
+    if pictures := os.environ.get("OCTAVO_SCREENSHOTS"):
+        browser.screenshot(Path(pictures) / "ledger.png")
+    shown.go("logs/orders%2Feu")
+    browser.wait_for("<img src=x onerror=", "main")
+    if pictures:
+        browser.screenshot(Path(pictures) / "log.png")
+    assert browser.run(
+        "return window.hacked === undefined && document.querySelectorAll('main img, main script').length === 0"
+    )
+    assert browser.messages() == []
+    # And if the page did make markup of a text, the browser would refuse it.
+    refused = "try { document.body.innerHTML = arguments[0]; return 'taken' } catch (error) { return error.name }"
+    assert browser.run(refused, HOSTILE) == "TypeError"
+    browser.messages()
+
+
+def test_a_ledger_shows_which_bookies_have_which_entries(shown: Shown) -> None:
+    browser = shown.browser
+    shown.go(f"ledgers/{shown.changed}")
+    browser.wait_for("Fragments over bookies", "main")
+    bars = browser.run("return [...document.querySelectorAll('main svg rect title')].map((one) => one.textContent)")
+    names = sorted(shown.up.run("bookies", "--json").json, key=lambda one: str(one["bookie_id"]))
+    a, b, c = (one["bookie_id"] for one in names)
+    assert bars == [
+        *(f"{name}: entries 0 to 399" for name in (a, b)),
+        *(f"{name}: entries 400 to 499" for name in (a, c)),
+        *(f"{name}: entries 500 and on, being written" for name in (c, b)),
+    ]
+    widths = browser.run(
+        "return [...document.querySelectorAll('main svg rect title')].map((one) => one.parentNode.width.baseVal.value)"
+    )
+    assert widths[0] > widths[2] * 3 > 0
+    assert browser.unnamed_parts() == []
+    if pictures := os.environ.get("OCTAVO_SCREENSHOTS"):
+        browser.screenshot(Path(pictures) / "fragments.png")
+
+
+def test_a_stream_shows_the_positions_that_its_users_know(shown: Shown) -> None:
+    """And never its places, which are beyond what people can read."""
+    browser = shown.browser
+    listed = map(json.loads, shown.up.run("ledger", "list", "--json").stdout.splitlines())
+    (stream,) = (one["ledger_id"] for one in listed if one["kind"] == "stream" and one["log"] == "orders/us")
+    shown.go("ledgers")
+    row = f"return document.querySelector('a[href=\"#/ledgers/{stream}\"]').closest('tr').textContent"
+    text = str(browser.run(row))
+    assert all(part in text for part in ("stream", "closed", "orders/us")), text
+    shown.go(f"ledgers/{stream}")
+    browser.wait_for("0 to 2", "main")
+    bars = browser.run("return [...document.querySelectorAll('main svg rect title')].map((one) => one.textContent)")
+    # The last term is that in which the log was sealed.
+    assert {bar.partition(": ")[2] for bar in bars} == {"entries 0 to 1", "entries 2 to 2", "no entries"}
+    assert str(1 << 35)[:5] not in browser.text("main").replace(",", "").replace(" ", "")
+    if pictures := os.environ.get("OCTAVO_SCREENSHOTS"):
+        browser.screenshot(Path(pictures) / "stream.png")
+    shown.go("logs/orders%2Fus")
+    browser.wait_for("the log is sealed", "main")
+    assert browser.messages() == []
+
+
+def test_pages_follow_the_cluster_without_being_loaded_again(shown: Shown) -> None:
+    browser = shown.browser
+    browser.run("window.loaded = 1")
+    shown.go("ledgers")
+    ledger = int(shown.up.run("ledger", "append", "--quiet", stdin=b"three\n").stdout)
+    browser.wait_until(
+        lambda: browser.run(f"return document.querySelector('a[href=\"#/ledgers/{ledger}\"]') !== null"), "the ledger"
+    )
+    shown.go("bookies")
+
+    def shows_a_latency() -> bool:
+        shown.up.run("ledger", "append", "--quiet", stdin=b"four\n")
+        return " ms" in browser.text("main")
+
+    browser.wait_until(shows_a_latency, "the latency of the adds that were just made")
+    assert "no TLS" in browser.text("main")
+    name, pid = next(iter(shown.up.pids.items()))
+    with shown.up.hanging(pid):
+        browser.wait_for("does not answer", "#health")
+        assert browser.run("return document.querySelector('#health').className") == "health bad"
+    browser.wait_for("The cluster is healthy", "#health")
+    assert browser.run("return window.loaded") == 1, name
+
+
+def test_a_drain_wants_the_name_typed_and_can_be_ended(shown: Shown) -> None:
+    browser = shown.browser
+    shown.go("jobs")
+    browser.wait_for("Drain", "main")
+    bookie = browser.text("main tbody th")
+    browser.click_button("Drain", "main")
+    assert browser.run("return document.querySelector('dialog .danger').disabled")
+    browser.type("dialog input", bookie[:-1])
+    assert browser.run("return document.querySelector('dialog .danger').disabled")
+    browser.type("dialog input", bookie[-1])
+    if pictures := os.environ.get("OCTAVO_SCREENSHOTS"):
+        browser.screenshot(Path(pictures) / "drain.png")
+    browser.click("dialog .danger")
+    browser.wait_for("End drain", "main")
+    conditions = {one["bookie_id"]: one["state"] for one in shown.up.run("repair", "status", "--json").json["bookies"]}
+    assert conditions[bookie] == "draining"
+    browser.click_button("End drain", "main")
+    browser.click("dialog .danger")
+    browser.wait_until(lambda: "End drain" not in browser.text("main"), "the end of the drain")
+
+
+def test_a_bookie_on_this_host_is_made_read_only_for_a_reason_and_writable_again(shown: Shown) -> None:
+    browser = shown.browser
+    shown.go("jobs")
+    browser.wait_for("Make read-only", "main")
+    bookie = browser.text("main tbody th")
+
+    def operator() -> str | None:
+        reason: str | None = shown.up.run("bookie", "show", bookie, "--json").json["read_only"]["operator"]
+        return reason
+
+    browser.click_button("Make read-only", "main")
+    browser.type("dialog input[name=reason]", "<b>disk</b> swap")
+    assert browser.run("return document.querySelector('dialog .danger').disabled")
+    browser.type("dialog input[name=typed]", bookie)
+    browser.click("dialog .danger")
+    browser.wait_for("<b>disk</b> swap", "main")
+    assert operator() == "<b>disk</b> swap"
+    assert browser.text("main tbody .state") == "read-only"
+    browser.click_button("Make writable", "main")
+    browser.click("dialog .danger")
+    browser.wait_until(lambda: "Make writable" not in browser.text("main"), "the bookie to be writable")
+    assert operator() is None
+    assert browser.messages() == []
+
+
+def test_a_page_that_waits_is_answered_after_the_next_look(shown: Shown) -> None:
+    good = {"Authorization": f"Bearer {shown.token}"}
+    _, _, first = shown.ask("GET", "/api/state", **good)
+    _, _, second = shown.ask("GET", f"/api/state?after={first['look']}", **good)
+    assert second["look"] > first["look"]
+    assert second["looked_at"] > first["looked_at"]
+    _, _, same = shown.ask("GET", f"/api/state?after={second['look'] + 1000}", **good)
+    assert same["look"] >= second["look"]
+
+
+def test_dark_colours_are_taken_from_the_user(shown: Shown) -> None:
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    shown.go("cluster")
+    light = shown.browser.run(colour)
+    shown.browser.dark(True)
+    assert shown.browser.run(colour) != light
+    if pictures := os.environ.get("OCTAVO_SCREENSHOTS"):
+        shown.browser.screenshot(Path(pictures) / "dark.png")
+    shown.browser.dark(False)
+
+
+def test_data_need_the_token_and_no_other_page_can_have_them(shown: Shown) -> None:
+    good = {"Authorization": f"Bearer {shown.token}"}
+    assert shown.ask("GET", "/api/state", **good)[0] == 200
+    for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Bearer {shown.token}x"}):
+        status, _, value = shown.ask("GET", "/api/state", **wrong)
+        assert (status, value["error"]) == (401, "Unauthorized")
+    assert shown.ask("GET", "/api/state", Host="attacker.example", **good)[0] == 403
+    assert shown.ask("GET", "/", Host=f"attacker.example:{shown.port}")[0] == 403
+    # A form of another page can post texts, but no JSON and no token.
+    assert shown.ask("POST", "/api/jobs/pause", {}, Content_Type="text/plain", **good)[0] == 415
+    assert shown.ask("POST", "/api/jobs/pause", {}, Content_Type="application/json")[0] == 401
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(shown: Shown) -> None:
+    for path in ("/", "/main.js", "/missing", "/api/state"):
+        _, headers, _ = shown.ask("GET", path)
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
+        assert "unsafe" not in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/api/ledgers/999999999", None, 404),
+        ("GET", "/api/ledgers/-1", None, 404),
+        ("GET", f"/api/ledgers/{2**64}", None, 404),
+        ("GET", "/api/ledgers?state=lost", None, 400),
+        ("GET", "/api/ledgers?after=x", None, 400),
+        ("GET", "/api/logs/none", None, 404),
+        ("GET", "/api/logs/%ff", None, 404),
+        ("GET", "/api/logs/..%2F..%2Fsecret", None, 400),
+        ("GET", "/../answers.py", None, 404),
+        ("DELETE", "/api/state", None, 405),
+        ("POST", "/index.html", {}, 405),
+        ("POST", "/api/jobs/drain", {"bookie": "unknown"}, 409),
+        ("POST", "/api/jobs/drain", {}, 400),
+        ("POST", "/api/jobs/hold", {"bookie": "b", "seconds": -1}, 400),
+        ("POST", "/api/jobs/read-only", {"bookie": "b", "reason": ""}, 400),
+        ("POST", "/api/jobs/read-only", {"bookie": "on-another-host"}, 409),
+        ("POST", "/api/jobs/writable", {"bookie": 1}, 400),
+        ("GET", "/api/state?after=-1", None, 400),
+        ("POST", "/api/jobs/retire", {"bookie": "b"}, 404),
+    ],
+)
+def test_a_wrong_request_is_refused_with_a_reason(shown: Shown, method: str, path: str, body: Any, status: int) -> None:
+    headers = {"Authorization": f"Bearer {shown.token}", "Content_Type": "application/json"}
+    got, _, value = shown.ask(method, path, body, **headers)
+    assert got == status, value
+    if path.startswith("/api/"):
+        assert value["message"]
+
+
+def test_a_console_whose_port_is_taken_says_so(shown: Shown) -> None:
+    taken = shown.up.run("console", "--listen", f"127.0.0.1:{shown.port}")
+    taken.failed_with_one_line(1, "cannot listen on", "in use")
