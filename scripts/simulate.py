@@ -9,6 +9,7 @@ python scripts/simulate.py 1-200 --canary NAME     run with a known defect
 python scripts/simulate.py 1-200 --canary all      report the first seed that finds each known defect
 python scripts/simulate.py 1-50 --siege takeover   inject only sieges of one kind
 python scripts/simulate.py 1-6 --theseus           replace one machine after another, until none is left
+python scripts/simulate.py 42 --only 'kill client'  inject only this fault (docs/simulator.md lists all)
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -26,11 +28,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from simulation.campaign import Finding, Order, Report, find, processors, run_order, run_orders, smaller  # noqa: E402
 from simulation.canaries.catalogue import CANARIES  # noqa: E402
-from simulation.faults.absences import ABSENCES  # noqa: E402
-from simulation.faults.clocks import CLOCK_STEPS  # noqa: E402
-from simulation.faults.returns import RETURNS  # noqa: E402
+from simulation.faults.names import known_fault  # noqa: E402
 from simulation.faults.siege_moves import SIEGES  # noqa: E402
-from simulation.plan import DISTURBANCES, GUARDED_DISTURBANCES, SIZES  # noqa: E402
+from simulation.plan import SIZES  # noqa: E402
 from simulation.record import Record  # noqa: E402
 from simulation.universe import Outcome  # noqa: E402
 
@@ -40,9 +40,29 @@ TRACE_LINES = 400
 """Number of trace lines that are printed for a failure, the last ones; ``--trace`` prints all."""
 
 
+def fault(text: str) -> str:
+    """The name of a fault."""
+    try:
+        return known_fault(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def setting(text: str) -> tuple[str, int]:
+    """A field of the plan and its value."""
+    name, _, value = text.partition("=")
+    try:
+        return name, int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, for example logs=1") from None
+
+
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="simulate.py SEED | FIRST-LAST | --minutes MINUTES [option ...]; --help lists the options",
+    )  # fmt: skip
     parser.add_argument("seeds", nargs="?", help="a seed, or a range FIRST-LAST")
     parser.add_argument("--minutes", type=float, help="run new seeds for this time")
     parser.add_argument("--jobs", type=int, default=0, help="number of processes (default: number of processors)")
@@ -50,13 +70,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, help="run only universes of this size (default: most are quick)")
     parser.add_argument("--theseus", action="store_true", help="replace one machine after another, until none is left")
     parser.add_argument("--siege", choices=sorted(SIEGES), help="inject only sieges of this kind")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="change a field of the plan")
     parser.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        choices=[*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES, *CLOCK_STEPS, *RETURNS],
-        help="leave a fault out",
+        "--set", action="append", default=[], type=setting, metavar="NAME=NUMBER", help="change a field of the plan"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], type=fault, metavar="FAULT", help="inject this fault only (repeatable)"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], type=fault, metavar="FAULT", help="leave a fault out (repeatable)"
     )
     parser.add_argument("--shrink", action="store_true", help="look for a smaller universe that fails the same way")
     parser.add_argument("--trace", action="store_true", help="print the whole trace, also of a universe that passes")
@@ -67,11 +88,20 @@ def parse() -> argparse.Namespace:
         parser.error("give a seed, a range of seeds, or --minutes")
     if arguments.canary == "all" and arguments.seeds is None:
         parser.error("--canary all needs a range of seeds")
-    changes = (arguments.canary, arguments.size, arguments.siege, arguments.without, arguments.theseus)
-    if arguments.record is not None and any(changes):
-        parser.error("--record cannot be combined with --canary, --size, --siege, --without or --theseus")
+    if arguments.record is not None and arguments.canary:
+        parser.error("--record cannot be combined with --canary")
     if arguments.theseus and (arguments.size or arguments.siege):
         parser.error("--theseus has a size and faults of its own")
+    if both := [name for name in arguments.only if name in arguments.without]:
+        parser.error(f"--only and --without both name {both[0]!r}")
+    if arguments.canary == "all":
+        if any((arguments.siege, arguments.set, arguments.only, arguments.without, arguments.theseus)):
+            parser.error("--canary all can be combined with --size only")
+        return arguments
+    try:
+        template(arguments).plan()
+    except ValueError as error:
+        parser.error(str(error))
     return arguments
 
 
@@ -81,14 +111,17 @@ def seed_range(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def settings_of(arguments: argparse.Namespace) -> dict[str, int]:
-    """Field of the plan -> value."""
-    return {name: int(value) for name, _, value in (setting.partition("=") for setting in arguments.set)}
+def template(arguments: argparse.Namespace) -> Order:
+    """What all universes to run have in common."""
+    return Order(
+        1, arguments.canary, arguments.size, arguments.siege, dict(arguments.set), tuple(arguments.without),
+        arguments.theseus, tuple(dict.fromkeys(arguments.only)),
+    )  # fmt: skip
 
 
 def orders(arguments: argparse.Namespace) -> Iterator[Order]:
     """The universes to run."""
-    settings = settings_of(arguments)
+    common = template(arguments)
     if arguments.seeds is None:
         numbers: Iterator[int] = itertools.count(int(time.time()) * 1000)
         deadline = time.monotonic() + arguments.minutes * 60
@@ -96,10 +129,7 @@ def orders(arguments: argparse.Namespace) -> Iterator[Order]:
     else:
         numbers = iter(seed_range(arguments.seeds))
     for number in numbers:
-        yield Order(
-            number, arguments.canary, arguments.size, arguments.siege, settings, tuple(arguments.without),
-            arguments.theseus,
-        )  # fmt: skip
+        yield replace(common, seed=number)
 
 
 def tell_failure(order: Order, outcome: Outcome, *, lines_max: int) -> None:
@@ -130,21 +160,28 @@ def run_one(arguments: argparse.Namespace, order: Order) -> int:
         return 0
     tell_failure(order, outcome, lines_max=1 << 60 if arguments.trace else TRACE_LINES)
     if arguments.shrink:
-        least = smaller(order, tell=lambda command: print("smaller:", command, flush=True))
-        tell_failure(least, run_order(least), lines_max=TRACE_LINES)
+        shrink(order)
     return 1
+
+
+def shrink(order: Order) -> None:
+    """Look for a smaller universe that fails the same way, and print its failure."""
+    least = smaller(order, tell=lambda command: print("smaller:", command, flush=True))
+    tell_failure(least, run_order(least), lines_max=TRACE_LINES)
 
 
 def run_campaign(arguments: argparse.Namespace) -> int:
     """Run many universes and print a report. Returns the exit status."""
     report = Report()
-    settings = settings_of(arguments)
-    record = Record(arguments.record, commit(), settings) if arguments.record is not None else None
+    common = template(arguments)
+    record = None
+    if arguments.record is not None:
+        record = Record(arguments.record, commit(), common.settings, common.other_options())
     done: Counter[str] = Counter()
     known = set()
     try:
         for ran_by, outcome in record.outcomes() if record is not None else ():
-            report.add(Order(outcome.seed, settings=settings), outcome)
+            report.add(replace(common, seed=outcome.seed), outcome)
             known.add(outcome.seed)
             done[ran_by] += 1
     except ValueError as error:
@@ -171,6 +208,8 @@ def run_campaign(arguments: argparse.Namespace) -> int:
     if report.failures:
         order, outcome = min(report.failures, key=lambda failure: len(failure[1].lines))
         tell_failure(order, outcome, lines_max=TRACE_LINES)
+        if arguments.shrink:
+            shrink(order)
     return 1 if report.failures else 0
 
 
@@ -196,7 +235,7 @@ def main() -> int:
     arguments = parse()
     if arguments.canary == "all":
         return run_canaries(seed_range(arguments.seeds), arguments.size, arguments.jobs or processors())
-    if arguments.seeds is not None and "-" not in arguments.seeds:
+    if arguments.seeds is not None and "-" not in arguments.seeds and arguments.record is None:
         (order,) = orders(arguments)
         return run_one(arguments, order)
     return run_campaign(arguments)

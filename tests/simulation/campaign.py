@@ -13,6 +13,7 @@ from simulation.canaries.catalogue import CANARIES
 from simulation.engine.limits import LIMITS, TORN_TAILS
 from simulation.faults.crowd import Crowd
 from simulation.faults.endurance import HARDSHIPS, endure
+from simulation.faults.names import calm, leave_only, settings_for
 from simulation.faults.theseus import Theseus, draw_theseus_plan
 from simulation.plan import Plan, besiege, defer, draw_plan, guard, keep_books, lose_data, restore_metadata, run_agents
 from simulation.universe import Outcome, collect_garbage, run_universe
@@ -42,46 +43,75 @@ class Order:
     """Faults to leave out."""
     theseus: bool = False
     """Whether one machine after another is destroyed and replaced."""
+    only: tuple[str, ...] = ()
+    """Faults that strike, besides the siege and the losses of machines that are asked for; empty: all that are
+    drawn."""
 
     def plan(self) -> Plan:
-        """The plan to run. Raises :class:`ValueError` for an unknown setting."""
+        """The plan to run. Raises :class:`ValueError` for an unknown setting, and for faults and settings that
+        contradict each other."""
         plan = draw_theseus_plan(self.seed) if self.theseus else draw_plan(self.seed, self.size)
         if self.siege is not None:
             plan = besiege(plan, self.siege, random.Random(f"{self.seed} siege {self.siege}"))
+        if self.only:
+            calm(plan, () if self.theseus else self.only)
+        plan = self._settled(plan, settings_for(self.only, self.settings))
+        if self.only:
+            leave_only(plan, self.only, besieged=self.siege is not None, theseus=self.theseus)
+        plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in self.without}
+        return plan
+
+    def is_possible(self) -> bool:
+        """Whether there is such a universe: its faults and settings do not contradict each other."""
+        try:
+            self.plan()
+        except ValueError:
+            return False
+        return True
+
+    def _settled(self, plan: Plan, settings: dict[str, int]) -> Plan:
         known = {known.name for known in fields(Plan)} | HARDSHIPS.keys()
-        for name in self.settings:
+        for name in settings:
             if name not in known:
                 raise ValueError(f"a plan has no {name!r}; it has {', '.join(sorted(known))}")
-        changes = {name: value for name, value in self.settings.items() if name not in HARDSHIPS}
+        changes = {name: value for name, value in settings.items() if name not in HARDSHIPS}
         plan = replace(plan, **changes)  # type: ignore[arg-type]
-        if self.settings.get("restores_metadata"):
+        if settings.get("restores_metadata"):
             restore_metadata(plan)  # with what it needs
-        if self.settings.get("repairs_die"):
+        if settings.get("repairs_die"):
             lose_data(plan)
-        if self.settings.get("agents"):
+        if settings.get("agents"):
             run_agents(plan, random.Random(f"{self.seed} agents"))
-        if self.settings.get("deferred"):
+        if settings.get("deferred"):
             defer(plan, random.Random(f"{self.seed} deferred"))
-        if self.settings.get("full_copies"):
+        if settings.get("full_copies"):
             keep_books(plan, random.Random(f"{self.seed} full copies"))
-        if self.settings.get("log_copies"):
+        if settings.get("log_copies"):
             keep_books_of_logs(plan, random.Random(f"{self.seed} log copies"))
-        if self.settings.get("guarded"):
+        if settings.get("guarded"):
             guard(plan, random.Random(f"{self.seed} guarded"))
-        endure(plan, self.seed, self.settings, drawn=self.siege is None and not self.theseus)
-        plan.disturbances = {name: weight for name, weight in plan.disturbances.items() if name not in self.without}
+        endure(plan, self.seed, settings, drawn=self.siege is None and not self.theseus and not self.only)
         return plan
 
     def command(self) -> str:
         """The command that runs it again."""
         words = [f"make simulate SEED={self.seed}"]
-        extra = [f"--set {name}={value}" for name, value in self.settings.items()]
+        extra = self.options()
+        return " ".join([*words, *([f'OPTIONS="{" ".join(extra)}"'] if extra else [])])
+
+    def options(self) -> list[str]:
+        """The options of the command: all but the seed."""
+        return [*(f"--set {name}={value}" for name, value in self.settings.items()), *self.other_options()]
+
+    def other_options(self) -> list[str]:
+        """The options of the command without settings."""
+        extra = [f"--only '{name}'" for name in self.only]
         extra += [f"--without '{name}'" for name in self.without]
         extra += ["--theseus"] if self.theseus else []
         extra += [f"--size {self.size}"] if self.size else []
         extra += [f"--siege '{self.siege}'"] if self.siege else []
         extra += [f"--canary {self.canary}"] if self.canary else []
-        return " ".join([*words, *([f'OPTIONS="{" ".join(extra)}"'] if extra else [])])
+        return extra
 
 
 def run_order(order: Order, *, lines: bool = False) -> Outcome:
@@ -201,15 +231,23 @@ class Report:
         return "\n".join(lines)
 
 
-def smaller(order: Order, *, tell: Callable[[str], None]) -> Order:
+def broken_rule(order: Order) -> str:
+    """The rule that a universe breaks; empty: none."""
+    return run_order(order).rule
+
+
+def smaller(order: Order, *, tell: Callable[[str], None], rule_of: Callable[[Order], str] = broken_rule) -> Order:
     """Shrink a failing order greedily, as long as it breaks the same rule. ``tell`` receives each smaller command."""
-    rule = run_order(order).rule
+    rule = rule_of(order)
+    tried = {order.command()}
     shrinking = True
     while shrinking:
         shrinking = False
         for candidate in _simpler(order):
-            outcome = run_order(candidate)
-            if outcome.rule == rule:
+            if candidate.command() in tried:
+                continue
+            tried.add(candidate.command())
+            if candidate.is_possible() and rule_of(candidate) == rule:
                 order, shrinking = candidate, True
                 tell(candidate.command())
                 break
@@ -217,9 +255,17 @@ def smaller(order: Order, *, tell: Callable[[str], None]) -> Order:
 
 
 def _simpler(order: Order) -> Iterator[Order]:
+    """Orders of smaller universes: those with one of the faults, then those without one, then those with less work."""
     plan = order.plan()
-    for name in plan.disturbances:
-        yield replace(order, without=(*order.without, name))
+    names = [name for name in plan.disturbances if order.siege is None or name != "siege"]
+    if len(order.only) != 1:
+        for name in names:
+            yield replace(order, only=(name,), without=())
+    for name in names:
+        if not order.only:
+            yield replace(order, without=(*order.without, name))
+        elif len(order.only) > 2:
+            yield replace(order, only=tuple(other for other in order.only if other != name))
     for name, value in (
         ("ledgers", 1), ("clients", 1), ("recoverers", 0), ("recoverers", 1), ("deletes", 0), ("rolling_restart", 0),
         ("clock_drift", 0), ("adds", 20), ("adds", 60), ("entry_bytes_max", 20), ("safety_seconds", 3),

@@ -120,9 +120,9 @@ def directory_not_synced() -> list[Patch]:
 
 def fence_not_durable() -> list[Patch]:
     @patch(EntryWriter, "fence")
-    def fence(_original: Any, self: Any, ledger_id: int, _ledger_key: bytes) -> Any:
+    def fence(_original: Any, self: Any, ledger_id: int, _ledger_key: bytes, term: int = 0) -> Any:
         self._health.check_usable()
-        self._ledgers.get(ledger_id).fenced = True
+        self._ledgers.get(ledger_id).fence(term)
         future = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future

@@ -126,9 +126,9 @@ def early_commit() -> list[Patch]:
     stores: list[Any] = []
 
     @patch(recovery.Recoverer, "recover")
-    async def recover(original: Any, self: Any, ledger: Any, secrets: Any) -> Any:
+    async def recover(original: Any, self: Any, ledger: Any, secrets: Any, **keywords: Any) -> Any:
         stores.append(self._store)
-        return await original(self, ledger, secrets)
+        return await original(self, ledger, secrets, **keywords)
 
     @patch(recovery.FragmentRecovery, "_note_change")
     async def note_change(_original: Any, self: Any, change: Any) -> bool:

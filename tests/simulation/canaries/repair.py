@@ -134,8 +134,10 @@ def repairs_open_fragments() -> list[Patch]:
 
 def doubt_ends_for_open_fragments() -> list[Patch]:
     @patch(refill, "first_unsure_id")
-    def first_unsure_id(original: Any, metadata: Any, bookie_id: Any, *, holds_all: bool) -> int | None:
-        return None if holds_all else original(metadata, bookie_id, holds_all=holds_all)
+    def first_unsure_id(
+        original: Any, metadata: Any, bookie_id: Any, *, holds_all: bool, term_floor: int | None = None
+    ) -> int | None:
+        return None if holds_all else original(metadata, bookie_id, holds_all=holds_all, term_floor=term_floor)
 
     return [first_unsure_id]
 

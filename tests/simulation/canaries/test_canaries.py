@@ -5,9 +5,11 @@ defect and continues with the following ones; ``make simulate SEED=1-150 OPTIONS
 """
 
 import re
+from typing import Any
 
 import pytest
 from simulation.canaries.catalogue import CANARIES
+from simulation.engine.patches import patch
 from simulation.test_universes import LARGE_SEEDS, SEEDS, SMALL_SEEDS
 from support.commands.simulator import simulate
 from support.tree import ROOT
@@ -136,7 +138,7 @@ LOG_COPIES = {
 
 REPAIR = {
     "repair-open-fragment": ("", 12),
-    "repair-doubt-ends-early": ("blackout", 11),
+    "repair-doubt-ends-early": ("blackout", 67),
     "repair-floor-lifted": ("amnesia", 4),
 }
 """Canary in repair -> a siege, and the first seed to try, of small universes with agents."""
@@ -155,6 +157,14 @@ HARDSHIPS = {
     "repair-documents-grow": ("quick", 1, ("crowds=1", "logs=0", "restores_metadata=0")),
 }
 """Canary that needs a hardship -> a size, the first seed to try, and settings."""
+
+
+class Retired:
+    """Code that has changed since a canary was written."""
+
+    def look(self, entry_id: int, *, deep: bool = False) -> int:
+        """Give the id back."""
+        return entry_id + deep
 
 
 def check_found(canary: str, first: int, *options: str) -> None:
@@ -246,6 +256,26 @@ def test_known_defect_in_repair_is_found_without_the_loss_of_a_machine(canary: s
 def test_every_known_defect_can_be_applied(canary: str) -> None:
     with CANARIES[canary].applied():
         pass
+
+
+def test_a_replacement_that_takes_other_arguments_than_the_code_is_refused() -> None:
+    """Such a canary would be found because it fails when it is called, not because of its defect."""
+    with pytest.raises(TypeError, match=r"replacement of Retired\.look does not take the arguments"):
+
+        @patch(Retired, "look")
+        def look(_original: Any, _self: Any) -> None:
+            """Lacks an argument that the code has been given since."""
+
+    @patch(Retired, "look")
+    def fitting(original: Any, self: Any, entry_id: int, *, deep: bool = False) -> int:
+        return int(original(self, entry_id, deep=deep)) + 1
+
+    fitting.apply()
+    try:
+        assert Retired().look(1) == 2
+    finally:
+        fitting.undo()
+    assert Retired().look(1) == 1
 
 
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
