@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from simulation.campaign import Order, smaller
-from simulation.fault_names import FAULTS, LOSES_DATA, NEEDED, known_fault
-from simulation.hardships import Hardships
+from simulation.faults.hardships import Hardships
+from simulation.faults.names import FAULTS, LOSES_DATA, NEEDED, known_fault
 from simulation.plan import Plan
-from support.simulator import run_program, simulate
+from support.commands.simulator import run_program, simulate
 from support.tree import ROOT
 
 DOCUMENT = ROOT / "docs" / "simulator.md"
@@ -20,7 +20,7 @@ SAMPLED = range(1, 40)
 RUN_EACH_ALONE = """
 import re
 from simulation.campaign import Order, run_order
-from simulation.fault_names import FAULTS
+from simulation.faults.names import FAULTS
 for name in FAULTS:
     struck, failures = set(), []
     for seed in (1, 2):

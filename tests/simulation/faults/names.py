@@ -3,10 +3,10 @@
 import difflib
 from collections.abc import Mapping, Sequence
 
-from simulation.absences import ABSENCES
-from simulation.clocks import CLOCK_STEPS
+from simulation.faults.absences import ABSENCES
+from simulation.faults.clocks import CLOCK_STEPS
+from simulation.faults.returns import RETURNS
 from simulation.plan import DISTURBANCES, GUARDED_DISTURBANCES, NEEDS_BUDGET, Plan
-from simulation.returns import RETURNS
 
 FAULTS = (*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES, *CLOCK_STEPS, *RETURNS)
 """Every fault of the nemesis. docs/simulator.md describes each."""
