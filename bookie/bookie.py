@@ -70,7 +70,7 @@ type Attend = Callable[[Subject], Awaitable[Callable[[], Awaitable[None]]]]
 
 
 class _World(NamedTuple):
-    """What a bookie gets from the process in which it runs. See :meth:`Bookie.start`."""
+    """The surroundings that a bookie gets from the process in which it runs. See :meth:`Bookie.start`."""
 
     filesystem: FileSystem
     store: MetadataStore

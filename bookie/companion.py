@@ -23,7 +23,7 @@ RESTART_SECONDS_MAX = 60.0
 
 
 class CompanionView:
-    """What a companion sees of its bookie. Used from the bookie's event loop."""
+    """The view that a companion has of its bookie. Used from the bookie's event loop."""
 
     def __init__(
         self,

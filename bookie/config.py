@@ -186,7 +186,7 @@ def _setting(parse: _Parse, default: Any = MISSING) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
-    """What a bookie needs to know to run."""
+    """The settings of a bookie."""
 
     data_dir: Path = _setting(_path)
     """Entry logs, index, state and identity; also the journal unless ``journal_dir`` says otherwise."""

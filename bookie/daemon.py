@@ -167,7 +167,7 @@ async def _main(
 
 
 class _World(NamedTuple):
-    """What the process gives its bookie."""
+    """The parts that the process gives its bookie."""
 
     filesystem: RealFileSystem
     store: MetadataStore

@@ -1,4 +1,4 @@
-"""What bookies did between two looks at their counters, for `octavo top` and the console."""
+"""The work of bookies between two looks at their counters, for `octavo top` and the console."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -29,7 +29,7 @@ STATE_NAME = "up.json"
 
 
 class ClusterState(enum.Enum):
-    """What a cluster on this machine is doing."""
+    """The state of a cluster on this machine."""
 
     STOPPED = "stopped"
     STARTING = "starting"
@@ -94,7 +94,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
-    """What other commands can see of a cluster on this machine."""
+    """The traces of a cluster on this machine that other commands can see."""
 
     state: ClusterState
     holder: ProcessIdentity | None = None

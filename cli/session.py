@@ -1,4 +1,5 @@
-"""What all commands share: the common options, the connection to the cluster, errors and exit statuses, the event loop.
+"""Helpers that all commands share: the common options, the connection to the cluster, errors and exit statuses, the
+event loop.
 
 Exit status: 0 for success; 1 for failure, with one line on standard error; 2 for bad usage; 130 and 143 when Ctrl-C or
 SIGTERM ended the command; 141 when the reader of its output has gone. A traceback is shown only with ``--log-level

@@ -115,7 +115,7 @@ def checked_sync(sync: object, ids: str) -> SyncMode:
 
 
 class LedgerKind(NamedTuple):
-    """What is promised of the entries of a ledger."""
+    """The promises about the entries of a ledger."""
 
     sync: SyncMode
     full_copies: FullCopies | None

@@ -1,4 +1,4 @@
-"""What a client, a writer and a reader have in common: they are async context managers that close themselves."""
+"""The common base of client, writer and reader: an async context manager that closes itself."""
 
 import asyncio
 import warnings

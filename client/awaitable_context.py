@@ -1,4 +1,4 @@
-"""What ``connect``, ``create_ledger`` and ``open_ledger`` return: awaitable, and an async context manager."""
+"""The value that ``connect``, ``create_ledger`` and ``open_ledger`` return: awaitable, and an async context manager."""
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType

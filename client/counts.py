@@ -1,4 +1,4 @@
-"""What a client counts: its adds, its reads, its troubles. Counted once for each frame or event.
+"""The counts of a client: its adds, its reads, its troubles. Counted once for each frame or event.
 
 One object for each client, which the pool of connections carries to everything that counts.
 """

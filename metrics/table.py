@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 
 class Kind(enum.StrEnum):
-    """What the values of a metric are."""
+    """The kind of a metric's values."""
 
     COUNTER = "counter"
     """A number that only rises; it begins at 0 when the process starts."""

@@ -77,7 +77,8 @@ _crc32c: Callable[[bytes], int] = google_crc32c.value
 
 
 class Digest(enum.Enum):
-    """What protects an entry: a checksum against accidents, or a MAC keyed from the password against forgery too."""
+    """The protection of an entry: a checksum against accidents, or a MAC keyed from the password against forgery
+    too."""
 
     CRC32C = "crc32c"
     HMAC_SHA256 = "hmac-sha256"

@@ -1,4 +1,5 @@
-"""What a bookie holds of a ledger, as repair asks for it, and of which ledgers its denials count. Pure."""
+"""The entries of a ledger that a bookie holds, as repair asks for them, and the ledgers of which its denials count.
+Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ TERM_FLOORS_MAX: Final = 4096
 
 
 class Holdings(NamedTuple):
-    """What a bookie lacks of the ids asked for, up to ``last_covered``.
+    """The ids asked for that a bookie lacks, up to ``last_covered``.
 
     Every id asked for up to there is held, or in a run of ``missing`` (it is not held), or in a run of ``unknown``
     (damage or doubt hides whether it is), or has been trimmed and need not be held (rule U5). Runs are

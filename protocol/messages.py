@@ -155,7 +155,7 @@ class Message:
 
 
 class Request(Message):
-    """What a client asks of a bookie."""
+    """A request of a client to a bookie."""
 
     __slots__ = ()
 
@@ -165,7 +165,7 @@ class Request(Message):
 
 
 class Reply(Message):
-    """What a bookie answers on success."""
+    """The answer of a bookie on success."""
 
     __slots__ = ()
 
@@ -267,7 +267,7 @@ class Read(Request):
 
 @_message(Op.READ, _ID, fields.sealed_entries, fields.runs, fields.optional(_ID))
 class ReadAnswer(Reply):
-    """What the bookie has of the ids asked for, from the request's ``first`` up to ``last_covered``.
+    """The entries asked for that the bookie has, from the request's ``first`` up to ``last_covered``.
 
     Of those ids: each is found (in ``entries``), *unknown* (in a run of ``unknown``: damaged, unreadable, or the
     bookie is in doubt), or else absent. Ids above ``last_covered`` are unanswered (rule R2).

@@ -22,7 +22,7 @@ TOOLS = ROOT / ".check" / "tools"
 
 
 class Tool(NamedTuple):
-    """What tests need of some packages."""
+    """The parts of some packages that tests need."""
 
     packages: tuple[str, ...]
     programs: dict[str, str]

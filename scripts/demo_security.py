@@ -1,4 +1,5 @@
-"""What `make demo SECURE=1` switches on: TLS, principals with keys, a private log, the audit log, TLS to ZooKeeper."""
+"""The protection that `make demo SECURE=1` switches on: TLS, principals with keys, a private log, the audit log, TLS to
+ZooKeeper."""
 
 import json
 import os

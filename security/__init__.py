@@ -1,1 +1,1 @@
-"""Who is at the other end of a connection, and what they may do: TLS, certificates, keys, principals, roles."""
+"""Identity and rights of the other end of a connection: TLS, certificates, keys, principals, roles."""

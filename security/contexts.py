@@ -20,8 +20,8 @@ type TlsMinimum = Literal["1.2", "1.3"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFiles:
-    """What a server needs for TLS. ``ca``: authorities of the clients' certificates; None: clients are not asked for
-    one."""
+    """The files that a server needs for TLS. ``ca``: authorities of the clients' certificates; None: clients are not
+    asked for one."""
 
     certificate: str
     key: str

@@ -1,4 +1,4 @@
-"""What happens in a forked child to what its parent has open (rule H1).
+"""Cuts a forked child off from what its parent has open (rule H1).
 
 ``fork()`` copies a client with everything that it knows, but its sockets, its event loop's poll and its database's
 files are shared with the parent, and its threads are missing. A child that used any of these would write into the
@@ -26,7 +26,7 @@ from octavo.protocol.errors import ForkedError
 
 
 class Inheritable(Protocol):
-    """What must not be used in a forked child."""
+    """An object that must not be used in a forked child."""
 
     def on_forked(self) -> None:
         """Called in the child, right after the fork, in the thread that forked. Replace sockets with

@@ -1,4 +1,4 @@
-"""Who may do what: rights, the roles that bundle them, and the right that each request needs. Pure.
+"""Authorisation: rights, the roles that bundle them, and the right that each request needs. Pure.
 
 The three tables here are the whole of it. A bookie asks :func:`right_needed` for each request of a connection whose
 principal it knows, and serves it if the principal's roles give that right.
@@ -25,7 +25,7 @@ from octavo.protocol.messages import (
 
 
 class Right(enum.Enum):
-    """What a request needs."""
+    """A right that a request needs."""
 
     OBSERVE = "observe"
     """See the state of a bookie."""
@@ -38,7 +38,7 @@ class Right(enum.Enum):
 
 
 class Role(enum.StrEnum):
-    """What a principal is for."""
+    """The purpose of a principal."""
 
     OBSERVE = "observe"
     READ = "read"

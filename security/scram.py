@@ -48,14 +48,14 @@ class Key(NamedTuple):
 
 
 class Verifier(NamedTuple):
-    """What a bookie keeps of a key."""
+    """The form of a key that a bookie keeps."""
 
     stored_key: bytes
     server_key: bytes
 
 
 class Exchange(NamedTuple):
-    """What both sides sign. The names of the fields are those of the messages that carry them."""
+    """The values that both sides sign. The names of the fields are those of the messages that carry them."""
 
     name: str
     cluster_id: str

@@ -24,7 +24,7 @@ _LINGER_SECONDS = 2.0
 
 
 class TlsTransport(asyncio.Transport):
-    """What the application's protocol writes to. See the module."""
+    """The transport that the application's protocol writes to. See the module."""
 
     def __init__(self, session: TlsSession, below: asyncio.Transport, fail: Callable[[OctavoError], None]) -> None:
         super().__init__()

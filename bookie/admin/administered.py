@@ -1,4 +1,4 @@
-"""What the administration of a bookie sees of it."""
+"""The view that the administration has of its bookie."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Who asks over TLS, and whether they may: the principals of the administration interface.
+"""Identifies and authorises clients over TLS: the principals of the administration interface.
 
 A client of another host is the principal of its certificate, or sends the line of its key file as a bearer token
 (``Authorization: Bearer NAME:SECRET``), as Prometheus does with ``credentials_file``. Each request is checked against

@@ -1,4 +1,4 @@
-"""What can be asked of a bookie over HTTP: the table of endpoints, and what each of them does.
+"""The requests that a bookie answers over HTTP: the table of endpoints, and what each of them does.
 
 The table is the only list: requests are checked against it, and ``/openapi.json`` and ``docs/admin-api.md`` are made
 from it. Endpoints that change something, or that show the inside of the process, are *guarded*: they are answered on
@@ -52,7 +52,7 @@ REASON_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Administration:
-    """What the endpoints work with."""
+    """The parts of the bookie that the endpoints work with."""
 
     subject: Subject
     process: ProcessStatistics

@@ -57,7 +57,7 @@ def refusal_without_tls(error: OctavoError) -> bytes:
 
 
 class HttpListener:
-    """What the connections of one socket share. ``trusted``: see :class:`HttpRequest`."""
+    """The things that the connections of one socket share. ``trusted``: see :class:`HttpRequest`."""
 
     def __init__(self, answer: Answerer, *, trusted: bool, limits: HttpLimits | None = None) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""What the bookie's process is doing at this moment: the stacks of its tasks and threads, and a sampling profile."""
+"""A look at the running process of the bookie: the stacks of its tasks and threads, and a sampling profile."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What the operating system and the interpreter say about this process."""
+"""Figures of the operating system and the interpreter about this process."""
 
 import asyncio
 import os

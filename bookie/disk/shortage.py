@@ -1,4 +1,5 @@
-"""What a disk has run out of, when a write fails for lack of space: bytes, inodes, a quota, the size of a file."""
+"""The resource that a disk has run out of, when a write fails for lack of space: bytes, inodes, a quota, the size of a
+file."""
 
 import errno
 import os

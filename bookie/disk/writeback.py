@@ -1,4 +1,4 @@
-"""What the kernel is told about written bytes in the page cache: when to put them on the disk, and when to drop them.
+"""Advice to the kernel about written bytes in the page cache: when to put them on the disk, and when to drop them.
 
 Linux leaves written bytes in memory for up to half a minute, or until a sync. Then a gigabyte goes to the disk at once,
 and the journal's writes wait behind it. Started soon after each write, it goes on evenly, and a sync finds little left.

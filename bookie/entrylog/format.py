@@ -48,7 +48,7 @@ _FIRST_PLACE = place(1, 0)
 
 
 class Total(NamedTuple):
-    """What a log has of one ledger."""
+    """The amount that a log has of one ledger."""
 
     bytes: int
     highest: int | None

@@ -44,7 +44,7 @@ class IntactEntry(NamedTuple):
 
 
 class DoubtfulEntry(NamedTuple):
-    """What looks like an intact entry, found after damage: it may be a part of a damaged entry's payload."""
+    """Bytes that look like an intact entry, found after damage: it may be a part of a damaged entry's payload."""
 
     offset: int
     sealed: bytes

@@ -25,7 +25,7 @@ ANSWER_SECONDS = 2.0
 
 
 class _Found(enum.Enum):
-    """What is at an address."""
+    """The process at an address."""
 
     NOTHING = "nothing that could be the bookie"
     SILENCE = "a process takes connections and does not answer"
@@ -34,7 +34,7 @@ class _Found(enum.Enum):
 
 
 class Original(NamedTuple):
-    """What runs, or may run, as the bookie."""
+    """The process that runs, or may run, as the bookie."""
 
     where: str
     """The beginning of a sentence."""

@@ -26,7 +26,7 @@ class IdentityLostError(DataWrongError):
 
 
 class Incarnation(NamedTuple):
-    """What the cookie in the metadata must name for this process to be the bookie."""
+    """The facts that the cookie in the metadata must name for this process to be the bookie."""
 
     bookie_id: BookieId
     lineage: str

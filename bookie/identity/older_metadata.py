@@ -21,7 +21,7 @@ log = structlog.get_logger("octavo.bookie")
 
 
 class Seen(NamedTuple):
-    """What the cookies in a bookie's directories tell of the metadata."""
+    """The evidence about the metadata in the cookies of a bookie's directories."""
 
     generation: int
     """The highest generation of the bookie that the metadata are known to have had."""

@@ -52,7 +52,7 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Sight(enum.Enum):
-    """What the scan finds at a place of the log. The last three concern a whole segment."""
+    """The finding of the scan at a point of the journal. The last three concern a whole segment."""
 
     RECORD = "a valid record"
     SEGMENT_END = "a valid record that ends the segment"

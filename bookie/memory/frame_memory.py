@@ -53,7 +53,7 @@ class _Unfinished:
 
 
 class _Share:
-    """What one client holds."""
+    """The share of one client."""
 
     __slots__ = ("client", "held", "sizes")
 
@@ -64,8 +64,8 @@ class _Share:
 
 
 class _Shares:
-    """What each client holds of a full memory. A memory that is not full keeps no shares: it would cost each read of a
-    socket more than the rest of the bookkeeping."""
+    """The share of each client in a full memory. A memory that is not full keeps no shares: it would cost each read of
+    a socket more than the rest of the bookkeeping."""
 
     def __init__(self, unfinished: Mapping[FrameHolder, _Unfinished]) -> None:
         self._of_holder: dict[FrameHolder, _Share] = {}

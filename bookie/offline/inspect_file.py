@@ -40,7 +40,7 @@ _RANGES_SHOWN = 8
 
 
 class LedgerInLog(NamedTuple):
-    """What an entry log holds of one ledger. Entries that compaction has copied elsewhere count, too."""
+    """The amount that an entry log holds of one ledger. Entries that compaction has copied elsewhere count, too."""
 
     ledger_id: int
     entries: int

@@ -39,7 +39,7 @@ _NO_RIGHTS: frozenset[Right] = frozenset()
 
 
 class Access:
-    """What the gates of a bookie share: the principals, as known last."""
+    """The state that the gates of a bookie share: the principals, as known last."""
 
     def __init__(self, *, cluster_id: str, bookie_id: str, audit: Audit | None = None) -> None:
         self.audit = audit or Audit()
@@ -93,7 +93,7 @@ class Access:
 
 
 class Gate:
-    """Who is at the other end of one connection, and what the connection may ask."""
+    """The gate of one connection: knows its principal, and what the connection may ask."""
 
     __slots__ = ("_access", "_end", "_login", "_rights", "name", "peer")
 

@@ -42,7 +42,7 @@ class NotRegisteredError(BookieShuttingDownError):
 
 
 class Registration(Protocol):
-    """What this module needs of a lease."""
+    """A lease, as far as this module needs one."""
 
     @property
     def remaining_seconds(self) -> float:

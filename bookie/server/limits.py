@@ -20,7 +20,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What one client may take; 0 is no limit."""
+    """The limits of one client; 0 is no limit."""
 
     connections_max: int = 256
     bytes_per_second: int = 0

@@ -1,4 +1,4 @@
-"""What a request waits for that only the metadata can tell: whether a ledger that is deleted here exists, whether a key
+"""Questions to the metadata for which a request waits: whether a ledger that is deleted here exists, whether a key
 is that of its ledger, and whether a ledger is private of which that may have been lost."""
 
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,5 @@
-"""What all connections of a bookie share: the storage, its identity, counters, and the limits over all of them.
+"""The things that all connections of a bookie share: the storage, its identity, counters, and the limits over all of
+them.
 
 Connections know the service, the server knows both; the service knows connections only as :class:`ServedConnection`.
 """
@@ -34,7 +35,7 @@ REPAIR_READ_BYTES_PER_SECOND = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the bookie says of itself in the hello."""
+    """The facts about itself that the bookie sends in the hello."""
 
     bookie_id: str
     cluster_id: str
@@ -58,7 +59,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class TlsFacts:
-    """What the bookie says of its TLS."""
+    """The facts about TLS that the bookie shows."""
 
     mode: str = "off"
     expires_at: Callable[[], float | None] = lambda: None

@@ -53,7 +53,7 @@ _YIELD_WORK = 16_384
 
 
 class Frozen(NamedTuple):
-    """What a checkpoint will make durable, fixed in its synchronous steps."""
+    """The state that a checkpoint will make durable, fixed in its synchronous steps."""
 
     mark: JournalPosition
     states: dict[int, LedgerState]

@@ -66,7 +66,7 @@ class LogShare(NamedTuple):
 
 
 class CompactionResult(NamedTuple):
-    """What a round has done."""
+    """The result of a round."""
 
     logs_removed: int
     bytes_removed: int

@@ -1,4 +1,4 @@
-"""What a bookie answers about its ledgers: their entries, their ids, and how far they are confirmed.
+"""Answers questions about the ledgers of a bookie: their entries, their ids, and how far they are confirmed.
 
 The state of a ledger decides first (deleted, in doubt, trimmed, its highest id); ``reads`` then looks the entries up.
 """

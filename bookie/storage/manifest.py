@@ -43,7 +43,7 @@ DOUBT_OF_EVERY_LEDGER = Doubt(EVERY_LEDGER)
 
 
 class Manifest(NamedTuple):
-    """What a checkpoint made durable."""
+    """The state that a checkpoint made durable."""
 
     mark: tuple[int, int] | None
     """Journal segment and offset: everything before is in the parts and logs. None: replay the whole journal."""

@@ -34,7 +34,7 @@ class StorageSettings:
 
 
 class LacView(NamedTuple):
-    """What a bookie knows of a ledger's end, without a look at the disk."""
+    """The end of a ledger as a bookie knows it without a look at the disk."""
 
     known: bool
     """A writer or a fence has named the ledger to the bookie."""

@@ -35,7 +35,7 @@ class DiskLimits:
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """What is known of a bookie's disks."""
+    """The known state of a bookie's disks."""
 
     short: frozenset[PurePath] = frozenset()
     """Directories whose disk is short of space."""
@@ -51,7 +51,7 @@ class DiskState:
 
 
 class Shortage(NamedTuple):
-    """What a bookie lacks that is read-only for lack of space."""
+    """The space that a bookie lacks which is read-only for that reason."""
 
     free_bytes: int
     """Of the short disk that has least."""

@@ -34,7 +34,7 @@ _LEDGERS_BETWEEN_YIELDS: Final = 1_000
 
 
 class Trimmed(NamedTuple):
-    """What a round has trimmed. Compaction frees the space."""
+    """The result of a round. Compaction frees the space."""
 
     streams: int
     """Of which this bookie held something below where they begin. A trim of others drops nothing."""

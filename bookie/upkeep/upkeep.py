@@ -1,4 +1,4 @@
-"""What a bookie does in the background beside the work of its storage: free space, garbage, scrubbing.
+"""The background work of a bookie besides that of its storage: free space, garbage, scrubbing.
 
 Three loops under one supervisor: one looks at the disks and turns the bookie read-only and back; one collects deleted
 ledgers, trims streams, drops copies that repair has replaced, and compacts, at its hours or when space is short; one

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, from what its metadata and its bookies say.
+"""Finds faults of a cluster in what its metadata and its bookies say.
 
 A *problem* needs an operator now: entries have fewer copies than they should have, or may get fewer. A *warning* needs
 one soon. Nothing here is a proof: a bookie that is not registered may be alive.

@@ -1,4 +1,4 @@
-"""Who may use the console: where it may listen, and the token that every request for data carries. Pure.
+"""Access to the console: where it may listen, and the token that every request for data carries. Pure.
 
 The console shows what the cluster's metadata contain and can drain bookies, and any user of the host, and any web page
 in a browser on it, can reach a port of the host. So data are given only to requests with a token, which the command

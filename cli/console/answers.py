@@ -1,4 +1,4 @@
-"""What the console's server answers: the page's own files, what is known of the cluster, and what operators change."""
+"""The answers of the console's server: the page's own files, the state of the cluster, and what operators change."""
 
 import mimetypes
 import time
@@ -36,7 +36,7 @@ _BOOKIE = Field(name="bookie", kind="string", text="Id of the bookie.", required
 
 
 class Cluster(NamedTuple):
-    """What the answers are made from."""
+    """The sources of the answers."""
 
     client: "Client"
     store: "MetadataStore"

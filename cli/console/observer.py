@@ -42,7 +42,7 @@ MORE_FACTS = ("uptime_seconds", "tls", "certificate_expires_at")
 
 
 class Observer:
-    """What pages show of the whole cluster. ``clock`` gives seconds since 1970."""
+    """The picture of the whole cluster that pages show. ``clock`` gives seconds since 1970."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What `octavo deploy` writes on a host: which files, where, with which text. Pure.
+"""The files that `octavo deploy` writes on a host: which files, where, with which text. Pure.
 
 Installed files lie in the administrator's directories below /etc, which every version of systemd reads and which no
 package manager owns. Paths are absolute paths of the host; the shell puts them below another root if asked.

@@ -64,7 +64,7 @@ class SyncName(StrEnum):
 
 
 class FullCopiesName(StrEnum):
-    """What a ledger promises about all of its copies, as options spell it."""
+    """The promise of a ledger about all of its copies, as options spell it."""
 
     NONE = "none"
     RECORDED = "recorded"

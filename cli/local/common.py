@@ -1,4 +1,4 @@
-"""What ``octavo up``, ``down`` and ``status`` share."""
+"""Helpers that ``octavo up``, ``down`` and ``status`` share."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is known of a log and its entries, as JSON and as text."""
+"""Shows a log and its entries, as JSON and as text."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any

@@ -134,7 +134,7 @@ def place_replacements(
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Who can be taken, in random order, and why the others cannot."""
+    """The bookies that can be taken, in random order, and why the others cannot."""
 
     usable: tuple[BookieRegistration, ...]
     read_only: tuple[BookieId, ...]
@@ -172,7 +172,7 @@ class _Candidates:
 
 @dataclass(frozen=True, slots=True)
 class SortedOut:
-    """Who can be taken, before chance has had its say, and how likely; and why the others cannot."""
+    """The bookies that can be taken, before the draw, and how likely; and why the others cannot."""
 
     usable: tuple[BookieRegistration, ...]
     weights: tuple[float, ...]

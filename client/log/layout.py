@@ -1,4 +1,4 @@
-"""What the two layouts of a log have in common: the seam between the face of a log and the way it is stored.
+"""The common interface of the two layouts of a log: the seam between the face of a log and the way it is stored.
 
 A log is a *chain* of ledgers (:mod:`octavo.client.log.chain.layout`), or a *stream*
 (:mod:`octavo.client.log.stream.layout`). The face, :class:`octavo.client.log.log.Log`, is written against
@@ -20,7 +20,7 @@ from octavo.protocol.quorums import Quorums
 
 
 class LayoutStatus(NamedTuple):
-    """What the status of a log has of its layout."""
+    """The part of a log's status that its layout gives."""
 
     layout: str
     retention: Retention
@@ -36,7 +36,7 @@ class LayoutStatus(NamedTuple):
 
 
 class LogLayout(Protocol):
-    """What one handle does with its log besides reading."""
+    """The operations of one handle on its log besides reading."""
 
     @property
     def view(self) -> LogView:

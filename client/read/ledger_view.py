@@ -1,4 +1,4 @@
-"""What a reader knows of its ledger: metadata, last add confirmed, length. Pure; nothing ever goes back (rule I4).
+"""A ledger as its reader knows it: metadata, last add confirmed, length. Pure; nothing ever goes back (rule I4).
 
 Facts come from three sources, in any order, often late:
 

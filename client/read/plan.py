@@ -47,7 +47,7 @@ assert Entry._fields[_ID_FIELD] == "entry_id"
 
 
 class VerdictKind(enum.Enum):
-    """What a replica said about an entry that it did not give."""
+    """The answer of a replica about an entry that it did not give."""
 
     ABSENT = "absent"
     """It would know, and has no such entry."""

@@ -12,7 +12,8 @@ from octavo.protocol.messages import Read, ReadAnswer, ReadFlag
 
 
 class ReplicaAnswer(NamedTuple):
-    """What a bookie says of the ids asked for, up to ``last_covered``: in ``sealed``, *unknown*, or else absent."""
+    """The answer of a bookie about the ids asked for, up to ``last_covered``: in ``sealed``, *unknown*, or else
+    absent."""
 
     last_covered: int
     sealed: list[bytes]

@@ -1,4 +1,4 @@
-"""What a LAC says to a reader of a stream. Pure.
+"""The meaning of a LAC for a reader of a stream. Pure.
 
 A LAC counts for its own term only (rule V1). One of an earlier term says nothing new. One of a later term says nothing
 of where this term ends: entries may lie on its bookies above the end, left there by a writer that was taken over, and
@@ -22,5 +22,5 @@ def tells_of_later_term(term: int, last_add_confirmed: int) -> bool:
 
 
 class PieceMovedError(NoSuchLedgerError):
-    """What is read of a stream is not there as it was: the metadata must be read again, and tell where the position is
-    now. Positions and places have not changed (rule V2). Never leaves this package."""
+    """The piece of a stream that is read has moved: the metadata must be read again, and say where the position is now.
+    Positions and places have not changed (rule V2). Never leaves this package."""

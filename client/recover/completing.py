@@ -46,7 +46,7 @@ from octavo.protocol.quorums import quorums_of
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """What one fragment owes, and why."""
+    """The debt of one fragment, and its reason."""
 
     first_entry_id: EntryId
     """The first id of the fragment."""

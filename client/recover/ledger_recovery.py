@@ -58,7 +58,7 @@ from octavo.protocol.quorums import Quorums
 
 
 class Verdict(enum.Enum):
-    """What is known of one id."""
+    """The verdict on one id."""
 
     RECOVERABLE = "recoverable"
     END = "end"
@@ -67,7 +67,7 @@ class Verdict(enum.Enum):
 
 
 class Evidence(NamedTuple):
-    """What the answers say about one id."""
+    """The answers about one id."""
 
     found: bool
     """Some bookie of its write set has it."""

@@ -347,7 +347,7 @@ async def _nothing() -> int:
 
 
 class _Wanted(NamedTuple):
-    """What a client wants of the term that it opens."""
+    """The wishes of a client for the term that it opens."""
 
     leader_term: int
     not_before_ms: int

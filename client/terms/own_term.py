@@ -35,7 +35,7 @@ from octavo.protocol.quorums import Quorums
 
 
 class NextTerm(NamedTuple):
-    """What the next term begins with."""
+    """The beginning of the next term."""
 
     quorums: Quorums
     bookies: tuple[BookieId, ...]

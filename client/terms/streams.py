@@ -49,7 +49,8 @@ class NewTermSegment:
 
 
 class Streams:
-    """What one client does with streams. ``token`` gives a random token, ``salt`` the salt of a password's verifier."""
+    """The operations of one client on streams. ``token`` gives a random token, ``salt`` the salt of a password's
+    verifier."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ one at a time."""
 
 
 class WireOwner(Protocol):
-    """What a wire reports to its owner. None of these methods may raise."""
+    """The reports of a wire to its owner. None of these methods may raise."""
 
     def wire_up(self, wire: "Wire", hello: Hello) -> None:
         """The hellos have been exchanged and agree."""

@@ -61,7 +61,7 @@ class WireState(enum.Enum):
 
 
 class WireEvent(enum.Enum):
-    """What happens to a wire."""
+    """An event in the life of a wire."""
 
     MADE = "made"
     """The TCP connection stands."""

@@ -12,7 +12,7 @@ from octavo.protocol.ids import EntryId
 
 
 class WritePath(NamedTuple):
-    """What an add passes through between the writer's queue and the bookies."""
+    """The parts that an add passes between the writer's queue and the bookies."""
 
     supervisor: Supervisor
     replication: Replication
@@ -21,7 +21,7 @@ class WritePath(NamedTuple):
 
 
 class EmptyPipeline:
-    """What a :class:`~octavo.client.write.pipeline.Pipeline` would say before the first add."""
+    """Answers as a :class:`~octavo.client.write.pipeline.Pipeline` would before the first add."""
 
     __slots__ = ("highest_sent", "last_add_confirmed", "length", "next_entry_id")
 

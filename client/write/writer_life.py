@@ -42,7 +42,7 @@ class WriterState(enum.Enum):
 
 
 class WriterEvent(enum.Enum):
-    """What happens to a writer."""
+    """An event in the life of a writer."""
 
     FAIL = "fail"
     """It cannot go on."""

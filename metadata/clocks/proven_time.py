@@ -56,7 +56,7 @@ class BootTime(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What the clocks showed at one time."""
+    """The clocks at one moment."""
 
     wall_ms: int
     """The observer's time of day, in milliseconds since 1970."""
@@ -77,7 +77,7 @@ class Moment(NamedTuple):
 
 
 class Disagreement(NamedTuple):
-    """What each clock said had passed in a step in which they did not agree, in milliseconds."""
+    """The time that passed by each clock in a step in which they did not agree, in milliseconds."""
 
     proven_ms: int
     """The proven time after that step."""

@@ -1,4 +1,4 @@
-"""What a ledger promises about all Qw copies of its entries, and what it owes. Pure.
+"""The promise of a ledger about all Qw copies of its entries, and its debts. Pure.
 
 An add is acknowledged when Qa bookies have the entry. Of a ledger with full copies, every settled
 fragment (an earlier one, or the last one once its end is written) says in its *debt* which of its entries may have
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 
 class FullCopies(enum.Enum):
-    """What becomes of entries that are acknowledged and have fewer than Qw copies."""
+    """The treatment of entries that are acknowledged and have fewer than Qw copies."""
 
     RECORDED = "recorded"
     """They are recorded as a debt, which repair pays."""

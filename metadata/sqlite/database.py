@@ -63,7 +63,7 @@ _KEY_END: Final = "\x7f"
 
 
 class Changes(NamedTuple):
-    """What other connections have changed in the file since the previous check."""
+    """The changes by other connections since the previous check."""
 
     records: bool
     """At least one record changed."""

@@ -1,4 +1,4 @@
-"""What a driver provides: versioned records, sessions, and the counter of ledger ids.
+"""The interface of a driver: versioned records, sessions, and the counter of ledger ids.
 :class:`octavo.metadata.store.handle.RecordMetadataStore` builds the :class:`~octavo.metadata.store.store.MetadataStore`
 on it, so that encoding, watches and leases are implemented once for all drivers.
 
@@ -56,7 +56,7 @@ None)."""
 
 
 class ClusterOrigin(NamedTuple):
-    """What a new store takes over from the cluster that it restores, instead of beginning again."""
+    """The facts that a new store takes over from the cluster that it restores, instead of beginning again."""
 
     cluster_id: str
     first_ledger_id: LedgerId

@@ -1,4 +1,4 @@
-"""What is stored under a ledger's id: a ledger with one writer, or a stream. Pure.
+"""The value stored under a ledger's id: a ledger with one writer, or a stream. Pure.
 
 A client that opens, recovers or writes a ledger asks for one kind, and is refused the other. What looks after all
 ledgers (repair, garbage collection, dumps, lists) takes both: a stream has bookies, and entries on them, like any

@@ -1,4 +1,4 @@
-"""What one handle of the metadata store knows of streams: their latest versions that it has stored or read, decoded.
+"""The streams that one handle of the metadata store knows: their latest versions that it has stored or read, decoded.
 
 A client meets the same version again and again: it watches what it has stored itself, and takes over what it has
 watched. Decoding a stream with many pages takes longer than reading it.

@@ -54,7 +54,7 @@ __all__ = ["FIRST_TERM", "StreamFragment", "StreamKey", "StreamMetadata", "Strea
 
 
 class StreamState(enum.Enum):
-    """What becomes of the current term, that is, of the highest one."""
+    """The state of the current term, that is, of the highest one."""
 
     OPEN = "open"
     """Its writer adds to it."""

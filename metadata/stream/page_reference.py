@@ -1,4 +1,4 @@
-"""What the metadata of a stream say of a page of its older fragments. Pure.
+"""A page of older fragments, as the metadata of its stream name it. Pure.
 
 A *page* is a document that holds some consecutive fragments of a stream (:mod:`octavo.metadata.stream.pages`). The
 metadata name it with what must be known without reading it: which positions and places it has, how many fragments and

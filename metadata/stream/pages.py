@@ -74,7 +74,7 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PagePlan:
-    """What is to be paged out of a root."""
+    """The fragments to be paged out of a root."""
 
     moved: tuple[StreamFragment, ...]
     """The oldest fragments of the tail."""

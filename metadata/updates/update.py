@@ -80,6 +80,6 @@ async def update_stream(
 
 
 class _Step(NamedTuple):
-    """What a change of a stream asks for."""
+    """The decision that a change of a stream asks for."""
 
     decision: "WriteStream | PageFirst"

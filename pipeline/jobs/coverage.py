@@ -1,4 +1,4 @@
-"""What a job looks at of each ledger and stream that is selected, and what it does not look at (rule X1).
+"""The part of each selected ledger and stream that a job looks at, and the part that it does not look at (rule X1).
 
 A closed ledger is looked at to its end. Of a stream, that is all fragments that have an end: of terms that are over,
 and of the running one. What has no end yet is left out and named: whether an entry there is acknowledged, and on which
@@ -58,7 +58,7 @@ class NotCovered(NamedTuple):
 
 @dataclass(slots=True)
 class Coverage:
-    """What of the selected ledgers and streams is looked at."""
+    """The parts of the selected ledgers and streams that are looked at."""
 
     pieces: list[Piece] = field(default_factory=list)
     not_covered: list[NotCovered] = field(default_factory=list)

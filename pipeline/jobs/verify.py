@@ -65,7 +65,7 @@ class ReplicasDataSource(DataSource):
 
 
 class NotCoveredPartition(InputPartition):
-    """What is not verified; its task reads nothing."""
+    """A part that is not verified; its task reads nothing."""
 
     def __init__(self, not_covered: tuple[NotCovered, ...]) -> None:
         super().__init__(not_covered)

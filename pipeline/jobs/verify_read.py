@@ -38,7 +38,7 @@ RETRY_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class VerifyTask:
-    """What one task verifies: ranges within one fragment each."""
+    """The ranges that one task verifies, each within one fragment."""
 
     cluster: ClusterOptions
     ranges: tuple[EntryRange, ...]
@@ -46,7 +46,7 @@ class VerifyTask:
 
 @dataclass(slots=True)
 class ReplicaReport:
-    """What was found of one fragment's entries in one bookie. Of a stream, ids are positions."""
+    """The findings about one fragment's entries in one bookie. Of a stream, ids are positions."""
 
     ledger_id: int
     is_stream: bool

@@ -51,7 +51,7 @@ GAP_ROWS_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What one task reads."""
+    """The part that one task reads."""
 
     cluster: ClusterOptions
     ranges: tuple[EntryRange, ...]

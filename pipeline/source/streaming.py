@@ -1,4 +1,4 @@
-"""What the streaming sources for ledgers and for a log have in common.
+"""The common part of the streaming sources for ledgers and for a log.
 
 Spark calls a reader in a Python process of the driver. Between two calls the reader keeps its connections to the
 cluster in a *watch*. A call that fails closes the watch, because its connections may be broken; the next call connects

@@ -1,4 +1,4 @@
-"""What could not be repaired, and when it is tried again. Pure (rule A10)."""
+"""Ledgers that could not be repaired, and when each is tried again. Pure (rule A10)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -41,7 +41,7 @@ from octavo.repair.base.waits import Waits
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the auditor sees of the bookies in one moment."""
+    """The bookies as the auditor sees them in one moment."""
 
     registered: frozenset[BookieId]
     known: frozenset[BookieId]

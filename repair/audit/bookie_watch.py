@@ -1,4 +1,4 @@
-"""What the auditor sees of the bookies: observes them, probes missing ones, keeps the document of their conditions.
+"""Watches the bookies for the auditor: observes them, probes missing ones, keeps the document of their conditions.
 
 The decisions are in :mod:`octavo.repair.audit.bookie_states`.
 """
@@ -34,7 +34,7 @@ ATTEMPTS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look at the bookies has brought."""
+    """The result of a look at the bookies."""
 
     returned: frozenset[BookieId]
     """Bookies that have registered since the last look, or again."""

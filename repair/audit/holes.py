@@ -17,7 +17,7 @@ from octavo.repair.base.settled import SettledRange, quorums_at, settled_ranges
 
 @dataclass(frozen=True, slots=True)
 class Holes:
-    """What the members of a ledger said."""
+    """The answers of the members of a ledger."""
 
     short: frozenset[BookieId] = frozenset()
     """Members that lack something that they should hold, or cannot tell."""

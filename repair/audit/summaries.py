@@ -24,7 +24,7 @@ RATE_SECONDS: Final = 30.0
 
 
 class Progress:
-    """What targets have copied, from their reports. Times are the loop's."""
+    """The amounts that targets have copied, from their reports. Times are the loop's."""
 
     def __init__(self) -> None:
         self.entries = 0

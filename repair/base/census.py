@@ -50,7 +50,7 @@ def at_once[T](steps: Steps[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the census keeps of one ledger's metadata."""
+    """The part of one ledger's metadata that the census keeps."""
 
     bookies: frozenset[BookieId]
     """Every bookie that a fragment names."""
@@ -104,7 +104,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a round has brought."""
+    """The result of a round."""
 
     newly_closed: "array[int]"
     """Ledgers that are CLOSED and were not, or were not known."""

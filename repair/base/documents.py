@@ -114,7 +114,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class BookieFigures:
-    """What the summary says of one bookie."""
+    """The figures of one bookie in the summary."""
 
     ledgers: int
     """Ledgers that name it."""
@@ -124,7 +124,7 @@ class BookieFigures:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the auditor knows, as of its last change. Times are milliseconds since 1970."""
+    """The knowledge of the auditor, as of its last change. Times are milliseconds since 1970."""
 
     round_at_ms: int
     """When the last round ended."""

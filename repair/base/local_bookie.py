@@ -1,4 +1,4 @@
-"""What repair needs of the bookie in whose process it runs: the seam between ``repair`` and ``bookie``.
+"""The parts of a bookie that the repair in its process needs: the seam between ``repair`` and ``bookie``.
 
 ``repair`` imports no ``bookie``; the bookie satisfies these protocols with its own classes.
 """

@@ -28,7 +28,7 @@ _PAGES_CACHED: Final = 4
 
 
 class _PageFacts(NamedTuple):
-    """What is kept of a page."""
+    """The facts of a page that are kept."""
 
     bookies: frozenset[BookieId]
     spare_copies: int

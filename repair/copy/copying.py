@@ -38,7 +38,7 @@ WINDOW_ENTRIES = 4096
 
 
 class Told(enum.Enum):
-    """What a member said of an id that it did not give."""
+    """The answer of a member about an id that it did not give."""
 
     ABSENT = "absent"
     UNKNOWN = "unknown"
@@ -48,7 +48,7 @@ class Told(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """What is to be done about an id. See the module."""
+    """The next step for an id. See the module."""
 
     COPY = "copy"
     ASK = "ask"

@@ -357,7 +357,7 @@ class Jobs:
 
 
 class _Piece(NamedTuple):
-    """What is worked on at a time: a ledger, or a part of a stream."""
+    """The unit of work: a ledger, or a part of a stream."""
 
     page: PageReference | None
     """The page in which the part lies."""

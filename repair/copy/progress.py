@@ -14,7 +14,7 @@ from octavo.repair.base.planning import Blocked, Job
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What a new plan changes."""
+    """The changes that a new plan makes."""
 
     given_up: frozenset[Job]
     """Jobs under way that the plan leaves out."""

@@ -1,4 +1,4 @@
-"""What operators see of repair and ask of it: the work behind ``octavo repair``.
+"""Shows repair to operators and takes their wishes: the work behind ``octavo repair``.
 
 Everything goes through the documents of repair (:mod:`octavo.repair.base.documents`); no command talks to the auditor.
 The functions raise :class:`RepairRefusedError` with one sentence for people.
@@ -226,7 +226,7 @@ async def _names_in_settled(store: MetadataStore, metadata: EitherMetadata, book
 
 @dataclass(frozen=True, slots=True)
 class RepairStatus:
-    """What is known of repair in one moment."""
+    """The state of repair in one moment."""
 
     auditor: str | None
     states: RepairStates

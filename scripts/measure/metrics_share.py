@@ -113,7 +113,7 @@ async def slice_seconds(load: Load, ledger: LedgerWriter) -> float:
 
 
 class Pair(NamedTuple):
-    """What two neighbouring slices tell."""
+    """The comparison of two neighbouring slices."""
 
     share: float
     """Of counting, in the processor time of an add."""

@@ -107,7 +107,7 @@ class Leader:
 
 
 class Led:
-    """What the process of the leader writes to: a ledger, a stream or a chain at a time."""
+    """The target of the leader's process: a ledger, a stream or a chain at a time."""
 
     def __init__(self, client: octavo.Client) -> None:
         self._client = client

@@ -128,6 +128,29 @@ def confusing(pieces: Iterator[tuple[int, str]]) -> list[str]:
     ]
 
 
+RIDDLE = re.compile(r"(?:Who|What)\b(?! (?:if|happens when)\b)")
+"""A docstring that begins so lets its reader guess a noun: "What a log asks of its client" are ledger operations."""
+
+
+def riddles(source: str) -> list[str]:
+    """The docstrings of modules and classes that begin with a riddle."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef)]
+    first_lines = [(ast.get_docstring(node) or "").partition("\n")[0] for node in nodes]
+    return [line for line in first_lines if RIDDLE.match(line)]
+
+
+def test_no_docstring_of_a_module_or_class_begins_with_a_riddle() -> None:
+    paths = [path for path in tree_files() if path.suffix == ".py" and path.parts[0] != "tests"]
+    found = {str(path): wrong for path in paths if (wrong := riddles((ROOT / path).read_text(encoding="utf-8")))}
+    assert found == {}
+
+
+def test_a_riddle_is_noticed() -> None:
+    assert riddles('"""What a log asks of its client."""') != []
+    assert riddles('class Log:\n    """Who leads, and\n    reads."""') != []
+    assert riddles('"""Whatever happens, it is said."""\n\nclass Log:\n    """The leader."""') == []
+
+
 def confusing_in(path: Path, text: str) -> list[str]:
     """What is confusing in a file of the project. In tests, strings are data."""
     if not ANY_CONFUSING.search(re.sub(r"\s[\s#]*", " ", text)):

@@ -78,14 +78,14 @@ class SeenCursor(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """What the metadata of an older version tell of a part of the log: what lies below ``stop`` was sealed by then."""
+    """The age of a part of the log by metadata of an older version: entries below ``stop`` were sealed by then."""
 
     stop: int
     at_ms: int
 
 
 class LogFacts(NamedTuple):
-    """What the metadata of a log tell of its places now."""
+    """The marks and positions in the metadata of a log now."""
 
     stop: int
     """Everything below it is sealed."""

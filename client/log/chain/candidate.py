@@ -29,7 +29,7 @@ from octavo.protocol.ids import LedgerId
 
 
 class Candidate(NamedTuple):
-    """What becoming leader needs, besides the machine."""
+    """The parts that becoming leader needs, besides the machine."""
 
     access: LedgerAccess
     name: str

@@ -1,4 +1,4 @@
-"""What a client that changes the list of a log does when it finds the list changed by another client. Pure.
+"""Changes of the list of a chain, and how each is decided when another client has changed the list. Pure.
 
 As in :mod:`octavo.metadata.ledger.changes`, a change is a value with one method, ``decide(current)``: *write* this
 document, or it is *settled* (what was wanted stands there, written by any client; so one's own write whose answer was

@@ -1,4 +1,4 @@
-"""What keeps a log small: truncation, retention, pages of old segments, and the deletion of dropped ledgers.
+"""Keeps a log that is a chain small: truncation, retention, pages of old segments, and the deletion of dropped ledgers.
 
 Every step can be done by any client at any time and begun again after a crash: what must not be forgotten stands in
 the list before it is done. Ledgers are named in ``dropped`` before they are deleted; pages are made before the list

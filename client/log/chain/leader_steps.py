@@ -31,7 +31,7 @@ from octavo.protocol.ids import LedgerId
 
 
 class Stage(enum.Enum):
-    """What is under way."""
+    """The step that is under way."""
 
     READ = "reads the list"
     ALLOCATE = "allocates a ledger id"

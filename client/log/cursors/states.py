@@ -1,4 +1,4 @@
-"""What one client knows of one cursor, and what it has yet to store of it. Pure (rules P11 and P15).
+"""One cursor as one client knows it, and the part that it has yet to store. Pure (rules P11 and P15).
 
 All consumers of a client that have a cursor of this name share one *cell*, so that none takes back what another has
 asked for. Its position is the highest that any of them has handled, or that the store has told.

@@ -1,4 +1,4 @@
-"""What the metadata store holds of a log: its list of segments. Pure.
+"""The stored form of a log that is a chain: its list of segments. Pure.
 
 A *segment* is one ledger of the log. The position of an entry is the first position of its segment plus its entry id
 (rule P1). A segment's first position is known once the segment before it is known to be closed; only the newest segment
@@ -40,7 +40,8 @@ class LogState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What the leader of a log drops from its front, a whole segment at a time. None: this limit does not apply.
+    """The limits by which the leader of a log drops entries from its front, a whole segment at a time. None: this limit
+    does not apply.
 
     ``seconds``: segments whose newest entry is older. ``bytes``: the oldest segments while the log holds more payload.
     ``cursors``: nothing at or above the lowest cursor is dropped, whatever the other limits say; with no other limit,

@@ -1,4 +1,4 @@
-"""What the metadata store holds of the cursors of a log: all of them in one document. Pure.
+"""The stored form of the cursors of a log: all of them in one document. Pure.
 
 Beside the cursors it has the *floor*: the highest position below which retention has let entries go with regard to
 cursors (rule P20). It is in the same document so that of a cursor that is stored and a retention that passes it one

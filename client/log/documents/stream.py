@@ -1,4 +1,4 @@
-"""What the metadata store holds of a log that is a stream, under the log's name. Pure.
+"""The document under the name of a log that is a stream. Pure.
 
 The stream's own metadata hold nearly everything: fragments, terms, quorums, password, digest. The document under the
 log's name has what belongs to the name: which stream it is, the retention, and where the log begins for readers. That
@@ -50,7 +50,8 @@ def stream_term(log_term: int) -> int:
 
 
 class Truncating(NamedTuple):
-    """What a client that truncates within the last fragment notes before it looks at the end once more (rule P7)."""
+    """The note of a client that truncates within the last fragment, made before it looks at the end once more (rule
+    P7)."""
 
     before: int
     token: str

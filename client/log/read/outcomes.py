@@ -1,4 +1,4 @@
-"""What became of an add in doubt, as far as metadata and bookies tell (rule P6).
+"""Finds out whether an add in doubt was made, as far as metadata and bookies show (rule P6).
 
 An add was sent to positions that never change. They are in the log if they lie below the end of its writer's term, but
 for those that an operator has given up since: their segment was lost, no entry will ever be there, and the add is as

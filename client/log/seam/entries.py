@@ -1,4 +1,4 @@
-"""What readers of a log get."""
+"""The values that readers of a log get."""
 
 from datetime import datetime, timedelta
 from typing import NamedTuple

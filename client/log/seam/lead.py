@@ -1,5 +1,6 @@
-"""What the writer of a log leaves to the layout of the log: the seam between :mod:`octavo.client.log.writer.writer` and
-:mod:`octavo.client.log.chain.lead` or :mod:`octavo.client.log.stream.lead`."""
+"""The operations that the writer of a log leaves to its layout: the seam between
+:mod:`octavo.client.log.writer.writer` and :mod:`octavo.client.log.chain.lead` or
+:mod:`octavo.client.log.stream.lead`."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -12,7 +13,7 @@ from octavo.protocol.ids import LedgerId
 
 
 class Upkeep(Protocol):
-    """What keeps a log small, while its leader leads."""
+    """Keeps a log small, while its leader leads."""
 
     async def wait(self, seconds: float) -> None:
         """Wait until a round is due."""

@@ -1,4 +1,4 @@
-"""What a leader is asked to change of the quorums of its log. Pure."""
+"""A change of the quorums of a log that its leader is asked for. Pure."""
 
 from dataclasses import dataclass
 

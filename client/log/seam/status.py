@@ -25,7 +25,7 @@ class SegmentStatus(NamedTuple):
 
 
 class LogStatus(NamedTuple):
-    """What is known of a log, for people and their tools."""
+    """The status of a log, for people and their tools."""
 
     name: str
     log_id: str

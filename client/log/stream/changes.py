@@ -1,4 +1,4 @@
-"""What a client does to the document of a log that is a stream, when it finds it changed by another client. Pure.
+"""Changes of the document of a log that is a stream, and how each is decided when another client has changed it. Pure.
 
 As in :mod:`octavo.client.log.chain.changes`, a change is a value with one method, ``decide(current)``.
 

@@ -1,4 +1,4 @@
-"""What keeps a log that is a stream small: truncation, retention, pages, and the deletion of streams that no log needs.
+"""Keeps a log that is a stream small: truncation, retention, pages, and the deletion of streams that no log needs.
 
 Every step can be done by any client at any time, and begun again after a crash.
 """

@@ -1,4 +1,4 @@
-"""What the metadata of a stream tell of its log, for people and their tools."""
+"""The status of a log in the metadata of its stream, for people and their tools."""
 
 from octavo.client.log.documents.stream import log_term
 from octavo.client.log.seam.status import SegmentStatus

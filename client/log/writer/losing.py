@@ -91,7 +91,7 @@ async def wait_lock_lost(
 
 
 class _Outcome(enum.Enum):
-    """What came of asking for the lock again, where that does not end the lead."""
+    """The outcome of asking for the lock again, where that does not end the lead."""
 
     HELD = "held"
     CANNOT_BE_HELD = "the store answers, and cannot note a holder"
