@@ -254,7 +254,7 @@ def _end(metadata: LedgerMetadata) -> tuple[EntryId | None, int]:
 
 
 class Fenced(Protocol):
-    """What the metadata of a ledger or a stream tell of its latest fencing."""
+    """The latest fencing, as the metadata of a ledger or a stream record it."""
 
     @property
     def fenced_by(self) -> str | None: ...

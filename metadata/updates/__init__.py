@@ -1,1 +1,1 @@
-"""What is done on a metadata store: changes in compare-and-set loops, pages of streams, dumps."""
+"""Operations on a metadata store: changes in compare-and-set loops, pages of streams, dumps."""

@@ -1,1 +1,1 @@
-"""What sources, sink and jobs share: options, connections, planning, datasets."""
+"""The parts that sources, sink and jobs share: options, connections, planning, datasets."""

@@ -1,1 +1,1 @@
-"""What all parts of repair use: documents, plans, settled ranges, the bookie in whose process they run."""
+"""The parts that all of repair uses: documents, plans, settled ranges, the bookie in whose process they run."""

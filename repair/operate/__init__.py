@@ -1,1 +1,1 @@
-"""What operators ask of repair."""
+"""Repair as operators see and direct it."""

@@ -1,1 +1,1 @@
-"""What the metadata store holds of logs: the documents of both layouts, and of cursors."""
+"""The stored forms of logs: the documents of both layouts, and of cursors."""
