@@ -105,6 +105,56 @@ def test_a_rule_says_why_and_names_files_and_functions_that_exist(rule: str) -> 
             assert re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")), f"{rule}: {place['path']} has no {name}"
 
 
+STATEMENT_WORDS_MAX = 120
+STATEMENT_SENTENCES_MAX = 3
+CASE_WORDS_MAX = 80
+
+CASE = re.compile(r"^(\d+)\. ", re.MULTILINE)
+SENTENCE_END = re.compile(r"[.!?](?:\*\*)?(?:\s|$)")
+
+
+def unreadable(text: str) -> list[str]:
+    """What keeps a rule from being read in one go: a long statement, or cases that are long or not numbered in order.
+    A statement that needs more words becomes three sentences, and numbered cases below them.
+    """
+    parts = CASE.split(text.partition("\n- Why: ")[0])
+    statement, numbers, cases = parts[0], parts[1::2], parts[2::2]
+    faults = []
+    if len(statement.split()) > STATEMENT_WORDS_MAX:
+        faults.append("the statement is too long")
+    if cases and len(SENTENCE_END.findall(statement)) > STATEMENT_SENTENCES_MAX:
+        faults.append("the statement above the cases has too many sentences")
+    if any(len(case.split()) > CASE_WORDS_MAX for case in cases):
+        faults.append("a case is too long")
+    if numbers != [str(number) for number in range(1, len(cases) + 1)]:
+        faults.append("the cases are not numbered in order")
+    return faults
+
+
+@pytest.mark.parametrize("rule", rules())
+def test_a_rule_can_be_read_in_one_go(rule: str) -> None:
+    assert unreadable(rules()[rule]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "**It is so.** " + "word " * 120 + "\n\n- Why: x\n",
+        "**It is so.** One. Two. Three.\n\n1. A case.\n\n- Why: x\n",
+        "**It is so.**\n\n1. " + "word " * 81 + "\n\n- Why: x\n",
+        "**It is so.**\n\n1. A case.\n1. Another.\n\n- Why: x\n",
+    ],
+)
+def test_a_rule_that_cannot_be_read_in_one_go_is_noticed(text: str) -> None:
+    assert len(unreadable(text)) == 1
+
+
+def test_a_short_statement_with_cases_is_let_through() -> None:
+    assert (
+        unreadable("**It is so.** " + "word " * 100 + ".\n\n1. A case.\n2. Another.\n\n- Why: " + "word " * 200) == []
+    )
+
+
 def test_the_document_lists_every_canary_of_the_simulator() -> None:
     canaries = set(CANARY.findall((ROOT / "tests/simulation/canaries/catalogue.py").read_text(encoding="utf-8")))
     listed = set(re.findall(r"\| `([a-z-]+)` \|", (ROOT / DOCUMENT).read_text(encoding="utf-8")))
