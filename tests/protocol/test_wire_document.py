@@ -204,7 +204,7 @@ def test_worked_example_can_be_checked_with_nothing_but_the_text() -> None:
 
 def test_glossary_explains_each_word_once_and_agrees_with_the_wire() -> None:
     rows = [line for line in (DOCS / "glossary.md").read_text().splitlines() if line.startswith("| ")]
-    words = [row.split("|")[1].strip() for row in rows if not row.startswith("| term |")]
+    words = [row.split("|")[1].strip() for row in rows if not row.startswith("| word |")]
     assert len(words) == len(set(words))
     for word in ("entry", "ledger", "fragment", "write set", "fencing", "bookie", "LAC, last add confirmed", "frame"):
         assert word in words
