@@ -1,11 +1,11 @@
 """Quorum arithmetic: which bookies hold an entry, when it is acknowledged, when answers cover every possible ack
 quorum.
 
-Bookies of an ensemble are named by their position, 0 to E - 1; sets of positions are bit masks (bit ``p`` for position
+Bookies of an ensemble are named by their slot, 0 to E - 1; sets of slots are bit masks (bit ``p`` for slot
 ``p``), cheap to copy, compare and hash. All of it follows from three numbers:
 
 * E, the ensemble size; Qw, the copies of each entry; Qa, the copies that make it acknowledged; E >= Qw >= Qa >= 1.
-* The *write set* of entry ``i`` is the Qw positions ``i % E, i % E + 1, ...`` (mod E). It depends on ``i % E`` only, so
+* The *write set* of entry ``i`` is the Qw slots ``i % E, i % E + 1, ...`` (mod E). It depends on ``i % E`` only, so
   there are at most E different ones.
 * *Coverage* (docs/glossary.md): answers from a cohort cover it when ``answers >= |cohort| - Qa + 1``: then every
   possible ack quorum inside the cohort contains one that answered.
@@ -38,7 +38,7 @@ class Quorums:
     striped: bool = field(init=False, repr=False, compare=False)
     """Whether a bookie holds only part of a ledger's entries."""
     full_mask: int = field(init=False, repr=False, compare=False)
-    """Every position of the ensemble."""
+    """Every slot of the ensemble."""
     _masks: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Quorums:
         object.__setattr__(self, "_masks", masks)
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """Positions that hold ``entry_id``, the preferred one first (rule W1)."""
+        """Slots that hold ``entry_id``, the preferred one first (rule W1)."""
         size = self.ensemble_size
         return tuple((entry_id + offset) % size for offset in range(self.write_quorum))
 
@@ -73,7 +73,7 @@ class Quorums:
     def first_unacknowledged(self, first: int, last: int, confirmed_mask: int) -> int:
         """The lowest id in ``first..last`` that is not on Qa bookies of its write set, or ``last + 1`` (rule W1).
 
-        All ids of the range must have been confirmed by the same positions, each for the entries it holds.
+        All ids of the range must have been confirmed by the same slots, each for the entries it holds.
         """
         size = self.ensemble_size
         for entry_id in range(first, min(first + size, last + 1)):

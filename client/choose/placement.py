@@ -7,7 +7,7 @@ Theory of operation
 *Candidates.* Writable bookies that the caller does not want avoided. What is registered is a hint (rule M2):
 a bookie that turns out dead is replaced.
 
-*Racks.* A bookie's rack is a path such as ``/dc1/rack2``. Every write set (Qw neighbours in the ring of positions)
+*Racks.* A bookie's rack is a path such as ``/dc1/rack2``. Every write set (Qw neighbours in the ring of slots)
 spans as many racks as the bookies allow, and at least ``racks_min`` of them (or Qw, if that is less); where that cannot
 be had, nothing is placed and the error says why. Among arrangements that span as many racks, bookies whose paths part
 earlier are preferred: two data centres before two racks of one.
@@ -15,10 +15,10 @@ earlier are preferred: two data centres before two racks of one.
 *Free space.* Bookies come in a random order in which one with twice the free space is twice as likely to be first,
 within :data:`WEIGHT_RATIO_MAX` of the median; without a known free space the weight is that of the median. Everything
 else equal, the first one is taken. With equal racks and weights every order of every subset is equally likely:
-position decides which bookie serves a stripe first, so a fixed order would load the first ones more.
+slot decides which bookie serves a stripe first, so a fixed order would load the first ones more.
 
-*Search.* Positions are filled in order, each with a bookie of the rack that has least in common with those already in
-the position's write sets. A write set that can no longer span enough racks ends a branch. Two passes, each of at most
+*Search.* Slots are filled in order, each with a bookie of the rack that has least in common with those already in
+the slot's write sets. A write set that can no longer span enough racks ends a branch. Two passes, each of at most
 :data:`_STEPS_MAX` steps, the second using up large racks first; tests compare them with exhaustive search.
 """
 
@@ -101,12 +101,12 @@ def place_replacements(
     avoid: Collection[BookieId] = (),
     racks: Mapping[BookieId, str] | None = None,
 ) -> dict[int, BookieId]:
-    """New bookies for ``positions`` of ``ensemble``, by position: for all of them, or for as many as can be had.
+    """New bookies for ``positions`` of ``ensemble``, by slot: for all of them, or for as many as can be had.
 
     A new bookie is writable, none of ``avoid`` and none of the ensemble (a bookie being replaced does not come back in
     the same change), and every write set that it enters spans its racks. ``racks`` tells the racks of members that are
     not registered any more; a member of unknown rack counts for none. Raises :class:`NotEnoughBookiesError`, saying
-    why, if no position at all can be given another bookie.
+    why, if no slot at all can be given another bookie.
     """
     known = list(bookies)
     candidates = _drawn(sort_out(known, avoid, members=ensemble), rng)
@@ -232,7 +232,7 @@ def _named(names: Iterable[str]) -> str:
 def _fill(
     candidates: _Candidates, quorums: Quorums, racks: Sequence[str | None], racks_min: int
 ) -> dict[int, BookieId] | None:
-    """Bookies for the positions that are None in ``racks`` (the others hold their rack, "" if it is unknown), so that
+    """Bookies for the slots that are None in ``racks`` (the others hold their rack, "" if it is unknown), so that
     their write sets span as many racks as can be, ``racks_min`` at least; None if that cannot be."""
     supply = Counter(one.rack for one in candidates.usable)
     holes = sum(rack is None for rack in racks)
@@ -261,7 +261,7 @@ def _could_span(quorums: Quorums, supply: Counter[str], spread: int) -> bool:
 
 
 class _Search:
-    """One search for racks, position by position. ``order``: racks of the candidates, first come first."""
+    """One search for racks, slot by slot. ``order``: racks of the candidates, first come first."""
 
     def __init__(
         self,
@@ -281,12 +281,12 @@ class _Search:
         if not quorums.striped:
             sets = {tuple(range(size))}
         self._sets_of = [[members for members in sets if position in members] for position in range(size)]
-        # How many write sets two positions share: what they have in common counts that often.
+        # How many write sets two slots share: what they have in common counts that often.
         self._shared = [Counter(other for members in of for other in members) for of in self._sets_of]
         self._steps = 0
 
     def run(self) -> list[str] | None:
-        """A rack for every position; None if none was found."""
+        """A rack for every slot; None if none was found."""
         for by_supply in (False, True):
             self._steps = _STEPS_MAX
             if self._place(0, by_supply=by_supply):
@@ -317,7 +317,7 @@ class _Search:
         return True
 
     def _preferred(self, position: int, *, by_supply: bool) -> list[str]:
-        """Racks that have a bookie left, the one that has least in common with the position's neighbours first."""
+        """Racks that have a bookie left, the one that has least in common with the slot's neighbours first."""
         neighbours = [
             (rack.split("/"), times)
             for other, times in self._shared[position].items()

@@ -69,10 +69,10 @@ class Placer:
         *,
         avoid: Collection[BookieId] = (),
     ) -> dict[int, BookieId]:
-        """New bookies by position, for all of ``positions`` or for as many as can be had. None of ``avoid``, of the
+        """New bookies by slot, for all of ``positions`` or for as many as can be had. None of ``avoid``, of the
         quarantined or of the ensemble.
 
-        Raises :class:`NotEnoughBookiesError` with the reason if no bookie is available for any of the positions,
+        Raises :class:`NotEnoughBookiesError` with the reason if no bookie is available for any of the slots,
         :class:`MetadataUnavailableError`.
         """
         bookies = await self._registered()

@@ -131,6 +131,6 @@ class Ensembles:
 
 
 def _are_enough(quorums: Quorums, reached: Collection[int]) -> bool:
-    """Whether the bookies at these positions make an ack quorum for every entry."""
+    """Whether the bookies in these slots make an ack quorum for every entry."""
     usable_mask = sum(1 << at for at in reached)
     return all(quorums.can_be_acknowledged(residue, usable_mask) for residue in range(quorums.ensemble_size))

@@ -5,8 +5,8 @@ Which bookies are polled
 
 A bookie learns the writer's LAC from the entries that it stores, and from the explicit LAC that an idle writer sends.
 ``E - Qw + 1`` bookies include a member of every write set, so one of them knows the highest LAC that any bookie
-knows. One more is polled, so that a slow or dead bookie delays nothing: ``min(E, E - Qw + 2)`` *slots*, each with a
-different bookie of the last fragment, the preferred ones first. A bookie that fails is blamed, and its slot takes
+knows. One more is polled, so that a slow or dead bookie delays nothing: ``min(E, E - Qw + 2)`` *pollers*, each with a
+different bookie of the last fragment, the preferred ones first. A bookie that fails is blamed, and its poller takes
 another one.
 
 A bookie holds a poll for up to ``long_poll_seconds``. Polls are sent only while a caller waits for entries: an idle
@@ -15,8 +15,8 @@ follower costs a few requests a minute, a reader without a follower none.
 Entries in the answers
 ======================
 
-If every bookie stores every entry, the bookie of the first slot sends the next entries with its answer, so that
-following costs one round trip. In a striped ledger, the bookie of every slot sends the first few entries that it has:
+If every bookie stores every entry, the bookie of the first poller sends the next entries with its answer, so that
+following costs one round trip. In a striped ledger, the bookie of every poller sends the first few entries that it has:
 one of them has the next entry, and further entries are read in the ordinary way. An answer with the next entry wakes
 the waiting callers at once. An answer with a higher LAC but without the entry wakes them after a short time, in which
 another answer may bring the entry.
@@ -97,7 +97,7 @@ class LedgerTail:
         self._loop = asyncio.get_running_loop()
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
-        self._slots: list[asyncio.Task[None]] = []
+        self._pollers: list[asyncio.Task[None]] = []
         self._polled: dict[object, BookieId] = {}
         self._fragment: Fragment = view.metadata.last_fragment
         self._waiters: set[asyncio.Future[None]] = set()
@@ -131,8 +131,8 @@ class LedgerTail:
             self._ended.set()
         elif moved and self._group is not None and not self._ended.is_set():
             # The old ensemble learns nothing more (rule R5).
-            self._stop_slots()
-            self._start_slots(self._group)
+            self._stop_pollers()
+            self._start_pollers(self._group)
         self.notify()
         return True
 
@@ -178,7 +178,7 @@ class LedgerTail:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                self._start_slots(group)
+                self._start_pollers(group)
                 others = [
                     group.create_task(self._end_tail_on_failure(self._watch())),
                     group.create_task(self._end_tail_on_failure(self._read_again_when_asked())),
@@ -186,7 +186,7 @@ class LedgerTail:
                 await self._ended.wait()
                 for task in others:
                     task.cancel()
-                self._stop_slots()
+                self._stop_pollers()
         finally:
             if self._notify_timer is not None:
                 self._notify_timer.cancel()
@@ -213,16 +213,18 @@ class LedgerTail:
         self._ended.set()
         self.notify()
 
-    def _start_slots(self, group: asyncio.TaskGroup) -> None:
+    def _start_pollers(self, group: asyncio.TaskGroup) -> None:
         self._fragment = self._view.metadata.last_fragment
         size, write_quorum = self._quorums.ensemble_size, self._quorums.write_quorum
         count = min(size, size - write_quorum + 2)
-        self._slots = [group.create_task(self._end_tail_on_failure(self._run_slot(slot))) for slot in range(count)]
+        self._pollers = [
+            group.create_task(self._end_tail_on_failure(self._run_poller(poller))) for poller in range(count)
+        ]
 
-    def _stop_slots(self) -> None:
-        for task in self._slots:
+    def _stop_pollers(self) -> None:
+        for task in self._pollers:
             task.cancel()
-        self._slots = []
+        self._pollers = []
 
     async def _watch(self) -> None:
         """Follow the metadata until cancelled. Raises :class:`NoSuchLedgerError` when the ledger is deleted."""
@@ -244,18 +246,18 @@ class LedgerTail:
                 # The watch goes on trying, and so does the next poll.
                 continue
 
-    # --- one slot ------------------------------------------------------------------------------------------------
+    # --- one poller ----------------------------------------------------------------------------------------------
 
-    async def _run_slot(self, slot: int) -> None:
+    async def _run_poller(self, poller: int) -> None:
         fruitless_polls = 0
         while True:
             await self._has_waiters.wait()
             if fruitless_polls:
                 await asyncio.sleep(self._pause_seconds(fruitless_polls))
                 await self._has_waiters.wait()
-            fruitless_polls = 0 if await self._poll(slot) else fruitless_polls + 1
+            fruitless_polls = 0 if await self._poll(poller) else fruitless_polls + 1
 
-    async def _poll(self, slot: int) -> bool:
+    async def _poll(self, poller: int) -> bool:
         """Send one long poll. Return whether it returned a higher LAC or was held to its end; otherwise the next one
         follows after a pause."""
         bookie_id = self._choose()
@@ -268,7 +270,7 @@ class LedgerTail:
                 bookie_id,
                 above=self._view.readable_end,
                 wait_seconds=wait_seconds,
-                entries_max=self._entries_wanted(slot),
+                entries_max=self._entries_wanted(poller),
             )
         except ClientClosedError:
             raise
@@ -284,10 +286,10 @@ class LedgerTail:
         self._should_read_again.set()
         return self._loop.time() - started_at >= wait_seconds * _HELD_SHARE_MIN
 
-    def _entries_wanted(self, slot: int) -> int:
+    def _entries_wanted(self, poller: int) -> int:
         if self._quorums.striped:
             return _STRIPED_ENTRIES_MAX
-        return ENTRIES_PER_FRAME_MAX if slot == 0 else 0
+        return ENTRIES_PER_FRAME_MAX if poller == 0 else 0
 
     def _on_answer(self, polled: Polled) -> None:
         """Wake the waiting callers: now, or after a time in which another bookie may send the entry."""
@@ -299,7 +301,7 @@ class LedgerTail:
             self._notify_timer = self._loop.call_later(self._entry_wait_seconds, self.notify)
 
     def _choose(self) -> BookieId:
-        """The preferred bookie that no other slot polls."""
+        """The preferred bookie that no other poller asks."""
         bookies = self._view.metadata.last_fragment.bookies
         taken = set(self._polled.values())
         order = [bookies[position] for position in self._replicas.preference(bookies)]

@@ -83,7 +83,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Ids ``first..last`` with these residues that are not found yet, and what replicas said of them, by position."""
+    """Ids ``first..last`` with these residues that are not found yet, and what replicas said of them, by slot."""
 
     first: int
     last: int
@@ -92,18 +92,18 @@ class Segment:
 
     @property
     def judged_mask(self) -> int:
-        """Positions that gave a verdict."""
+        """Slots that gave a verdict."""
         return sum(1 << position for position, _ in self.verdicts)
 
     def with_verdict(self, position: int, verdict: Verdict) -> "Segment":
-        """The same ids with one more verdict. A second verdict of one position changes nothing."""
+        """The same ids with one more verdict. A second verdict of one slot changes nothing."""
         if self.judged_mask >> position & 1:
             return self
         return replace(self, verdicts=(*self.verdicts, (position, verdict)))
 
 
 class ReadPlan:
-    """See the module. ``preference`` holds every position of the ensemble, the one to ask first at the front."""
+    """See the module. ``preference`` holds every slot of the ensemble, the one to ask first at the front."""
 
     __slots__ = (
         "_asks", "_bookies", "_budget_bytes", "_first", "_found", "_held_bytes", "_last", "_modulus", "_next_number",
@@ -154,7 +154,7 @@ class ReadPlan:
 
     @property
     def bookies(self) -> tuple[BookieId, ...]:
-        """The ensemble, by position."""
+        """The ensemble, by slot."""
         return self._bookies
 
     @property
@@ -354,7 +354,7 @@ class ReadPlan:
         return self._quorums.full_mask if self._modulus == 1 else self._quorums.write_mask(residue)
 
     def _next_positions(self, residues: Iterable[int], busy_mask: int) -> dict[int | None, tuple[int, ...]]:
-        """The next position to ask for each residue; None where no bookie is left."""
+        """The next slot to ask for each residue; None where no bookie is left."""
         chosen: dict[int | None, list[int]] = {}
         for residue in residues:
             usable = self._write_mask(residue) & ~busy_mask
@@ -363,7 +363,7 @@ class ReadPlan:
         return {position: tuple(group) for position, group in chosen.items()}
 
     def _serving_mask(self, segment: Segment, *, slow: bool) -> int:
-        """Positions asked for the whole segment, without a verdict on it; without ``slow``, slow asks do not count."""
+        """Slots asked for the whole segment, without a verdict on it; without ``slow``, slow asks do not count."""
         mask = 0
         for ask in self._asks.values():
             if (
@@ -456,7 +456,7 @@ class ReadPlan:
 
 
 def preference_order(bookies: Sequence[BookieId], lots: Sequence[float], blamed: Iterable[BookieId]) -> list[int]:
-    """Positions in the order in which to ask them: the blamed last, by lot among equals (rule R1).
+    """Slots in the order in which to ask them: the blamed last, by lot among equals (rule R1).
 
     A reader draws its lots once and keeps them: it stays with one replica, whose disk then reads ahead, while readers
     spread over the replicas.

@@ -99,7 +99,7 @@ class ReplicaReader:
         """In the order in which they began, as a simulated world must end them alike in every run."""
 
     def preference(self, bookies: Sequence[BookieId]) -> list[int]:
-        """Positions of this ensemble in the order in which this reader asks them."""
+        """Slots of this ensemble in the order in which this reader asks them."""
         for bookie_id in bookies:
             if bookie_id not in self._lots:
                 self._lots[bookie_id] = self._draw()

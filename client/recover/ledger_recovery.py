@@ -40,8 +40,8 @@ know of them, but these metadata do not have them, and T has no end here. Their 
 Writing back is not done here: recovered entries are taken in order (:meth:`~LedgerRecovery.take_recovered`), given to a
 write pipeline, and reported when they are on their quorum (:meth:`~LedgerRecovery.on_written_back`).
 
-*How a harness drives it.* ``on_fenced`` or ``on_gave_up`` for every position, at any time; whenever
-:meth:`~LedgerRecovery.wanted_read` gives an interval for a position, read it there and call ``on_read``, or
+*How a harness drives it.* ``on_fenced`` or ``on_gave_up`` for every slot, at any time; whenever
+:meth:`~LedgerRecovery.wanted_read` gives an interval for a slot, read it there and call ``on_read``, or
 ``on_gave_up``. It is over when :attr:`~LedgerRecovery.end` is known and everything taken was written back, or when
 :attr:`~LedgerRecovery.blocked_by` or :attr:`~LedgerRecovery.later_term` is not None.
 """
@@ -173,10 +173,10 @@ class LedgerRecovery:
         self._next = first_entry_id
         self._length = self._start_length = length_before
         self._answered = [first_entry_id] * quorums.ensemble_size
-        """Per position, the lowest id it has not answered for."""
+        """Per slot, the lowest id it has not answered for."""
         self._found: dict[int, bytes] = {}
         self._not_denied: list[set[int]] = [set() for _ in range(quorums.ensemble_size)]
-        """Per position, the ids that it has answered for and has, or cannot tell of. All others below
+        """Per slot, the ids that it has answered for and has, or cannot tell of. All others below
         :attr:`_answered` it denies: an answer of a bookie that has nothing says so of thousands of ids."""
         self._recovered: list[bytes] = []
         self._held_bytes = 0
@@ -229,7 +229,7 @@ class LedgerRecovery:
 
     @property
     def blocked_by(self) -> tuple[int, ...] | None:
-        """Positions without whose answer no end can be claimed; None while there is hope, or once the end is known."""
+        """Slots without whose answer no end can be claimed; None while there is hope, or once the end is known."""
         if self._end is not None:
             return None
         if self._stuck_at is not None:
@@ -353,7 +353,7 @@ class LedgerRecovery:
         return Evidence(entry_id in self._found, self._quorums.covers(members, denying), bool(members & waited_for))
 
     def _answers_about(self, entry_id: int) -> tuple[int, int]:
-        """Masks of the positions that do not have an id and say so, and of those whose answer is to come. Of use for
+        """Masks of the slots that do not have an id and say so, and of those whose answer is to come. Of use for
         the id's write set only."""
         denying = waited_for = 0
         for position, answered in enumerate(self._answered):

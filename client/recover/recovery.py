@@ -231,13 +231,13 @@ class FragmentRecovery:
     ) -> None:
         fragment = metadata.last_fragment
         self._given_up = frozenset(at for at, name in enumerate(fragment.bookies) if name in without)
-        """Positions that count as fenced and as denying everything (rule O4)."""
+        """Slots that count as fenced and as denying everything (rule O4)."""
         self._unsure = frozenset(at for at, name in enumerate(fragment.bookies) if name in unsure) - self._given_up
-        """Positions that count as denying what they cannot tell of (rule O4)."""
+        """Slots that count as denying what they cannot tell of (rule O4)."""
         self._untold: dict[int, int] = {}
         """Of these, the lowest id that each has been asked for and cannot tell of."""
         self._unfenced = set(range(metadata.ensemble_size)) - self._given_up
-        """Positions whose bookies have neither been fenced nor failed."""
+        """Slots whose bookies have neither been fenced nor failed."""
         self._metadata = metadata
         self._secrets = secrets
         self._pool = pool
@@ -258,7 +258,7 @@ class FragmentRecovery:
         """Changes of the ensemble made here, in order."""
         self._answers = ["no answer yet"] * metadata.ensemble_size
         self._in_doubt: set[int] = set()
-        """Positions of the bookies that may have lost entries of this ledger (rule B4)."""
+        """Slots of the bookies that may have lost entries of this ledger (rule B4)."""
         self._moved = asyncio.Event()
         self._writing: Replication | None = None
         self._unwritten: list[int] = []

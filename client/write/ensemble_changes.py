@@ -3,29 +3,29 @@
 Theory of operation
 -------------------
 
-A position is *troubled* while its bookie is not confirming what it is sent:
+A slot is *troubled* while its bookie is not confirming what it is sent:
 
-* *lost*: the connection broke, or is not established yet. The position is due for replacement when that has lasted
+* *lost*: the connection broke, or is not established yet. The slot is due for replacement when that has lasted
   ``loss_seconds``: to wait for a bookie that restarts, or for a connection that flaps, costs less than to replace it.
-* *refusing*: the bookie answered that it does not take adds, or did not answer in time. The position is due at once,
+* *refusing*: the bookie answered that it does not take adds, or did not answer in time. The slot is due at once,
   and stays so until the bookie confirms a run; a new connection alone proves nothing.
-* *departed*: the cluster has declared the bookie lost, or it is drained or in doubt (rule O2). The position is due at
+* *departed*: the cluster has declared the bookie lost, or it is drained or in doubt (rule O2). The slot is due at
   once, whatever the bookie answers, until the cluster says otherwise.
 
-A change begins only if a pending run waits for a troubled position, or if a position has departed: otherwise an idle
-writer changes no metadata. While every pending entry can still reach Qa without the troubled positions,
+A change begins only if a pending run waits for a troubled slot, or if a slot has departed: otherwise an idle
+writer changes no metadata. While every pending entry can still reach Qa without the troubled slots,
 ``delay_seconds`` are added to the times of lost and refusing ones (rule W8 requires no change at all then).
 
 ::
 
-    IDLE --a position is due--> SEEKING --spares found--> COMMITTING --metadata changed--> IDLE
-                                   \\--no spare, or no position is due any more--> IDLE, again after ``retry_seconds``
+    IDLE --a slot is due--> SEEKING --spares found--> COMMITTING --metadata changed--> IDLE
+                                   \\--no spare, or no slot is due any more--> IDLE, again after ``retry_seconds``
 
 A *roll* begins a new fragment although no bookie is in trouble, on other bookies or on the same ones (rule U6). It goes
 through the same phases, from :meth:`~EnsembleChanges.begin_roll` on.
 
-There is one change at a time (rule W5). A position that gets into trouble meanwhile waits for the next change; one
-change replaces all positions that are due. The first id of the new fragment is chosen when the spares are known, in the
+There is one change at a time (rule W5). A slot that gets into trouble meanwhile waits for the next change; one
+change replaces all slots that are due. The first id of the new fragment is chosen when the spares are known, in the
 step that leads to COMMITTING (rule W1), so the search for spares delays no acknowledgement.
 
 *How a harness drives it.* Call :meth:`~EnsembleChanges.on_lost`, :meth:`~EnsembleChanges.on_refused`,
@@ -65,7 +65,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FindSpares:
-    """Find other bookies for these positions and call :meth:`EnsembleChanges.on_spares` with them."""
+    """Find other bookies for these slots and call :meth:`EnsembleChanges.on_spares` with them."""
 
     positions: tuple[int, ...]
 
@@ -123,7 +123,7 @@ class EnsembleChanges:
         self._refusing = 0
         self._departed = 0
         self.troubled_since: dict[int, float] = dict.fromkeys(range(len(self._ensemble)), now)
-        """Since when each troubled position has been in trouble; empty while none is. Changed only here."""
+        """Since when each troubled slot has been in trouble; empty while none is. Changed only here."""
         self._retry_at = now
         self.phase = Phase.IDLE
 
@@ -144,7 +144,7 @@ class EnsembleChanges:
         return max(min(map(self._due_at, waited_for)), self._retry_at)
 
     def _is_waited_for(self, position: int) -> bool:
-        """Whether trouble at the position is a reason for a change."""
+        """Whether trouble in the slot is a reason for a change."""
         return bool(self._departed >> position & 1) or self._pipeline.is_waited_for(position)
 
     def _due_at(self, position: int) -> float:
@@ -177,7 +177,7 @@ class EnsembleChanges:
             self.troubled_since.pop(position, None)
 
     def on_confirmed(self, position: int) -> None:
-        """The bookie at this position (in its current tenure) has confirmed a run."""
+        """The bookie in this slot (in its current tenure) has confirmed a run."""
         self._refusing &= ~(1 << position)
         if (self._connected & ~self._departed) >> position & 1:
             self.troubled_since.pop(position, None)
@@ -213,11 +213,11 @@ class EnsembleChanges:
         )
 
     def on_spares(self, spares: Mapping[int, BookieId], now: float) -> Commit | None:
-        """Spare bookies, none of them in the ensemble, for the positions of :class:`FindSpares`, as far as there are
+        """Spare bookies, none of them in the ensemble, for the slots of :class:`FindSpares`, as far as there are
         any.
 
         Returns None if nothing is replaced now: there is no spare, or the bookies that were due have recovered. A
-        position is replaced even if no pending run waits for it any more: adds that come one by one are acknowledged
+        slot is replaced even if no pending run waits for it any more: adds that come one by one are acknowledged
         by the other bookies before a spare is found, and would otherwise stay one copy short for ever.
         """
         assert self.phase is Phase.SEEKING, "spares come as an answer to FindSpares"
@@ -235,7 +235,7 @@ class EnsembleChanges:
         return self._replace(replaced)
 
     def _replace(self, replaced: Mapping[int, BookieId]) -> Commit | None:
-        """Replace the bookies at these positions."""
+        """Replace the bookies in these slots."""
         return self._begin(
             tuple(replaced.get(position, bookie_id) for position, bookie_id in enumerate(self._ensemble))
         )
@@ -255,7 +255,7 @@ class EnsembleChanges:
             self.phase = Phase.IDLE
             return None
         if not self._quorums.striped:
-            # A bookie that stays keeps its position, so that what it has confirmed counts on. Striped, the order is
+            # A bookie that stays keeps its slot, so that what it has confirmed counts on. Striped, the order is
             # that of the racks.
             others = iter([one for one in ensemble if one not in self._ensemble])
             ensemble = [one if one in ensemble else next(others) for one in self._ensemble]

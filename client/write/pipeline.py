@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 
 The shell seals the adds of one loop turn and pushes them as *runs*: consecutive entries that travel in one frame,
-tracked together. So the cost is per frame, not per entry. A run knows the *positions* of the ensemble that have
-confirmed its frame, as a bit mask; in a striped ledger (E > Qw) a position is sent, and confirms, only its share of
-the run. Everything else is computed from those masks (rules W1 and W4): an entry is complete when Qa positions of its
+tracked together. So the cost is per frame, not per entry. A run knows the *slots* of the ensemble that have
+confirmed its frame, as a bit mask; in a striped ledger (E > Qw) a slot is sent, and confirms, only its share of
+the run. Everything else is computed from those masks (rules W1 and W4): an entry is complete when Qa slots of its
 write set have confirmed its run, and is acknowledged when all lower ones are too. So runs are acknowledged in order,
 and in a striped ledger a prefix of a run may be.
 
@@ -16,15 +16,15 @@ Runs stand in one row, numbered without gaps::
     [ 7 ][ 8 ][ 9 ]             [ 10 ][ 11 ][ 12 ]
       ^ oldest                    ^ head            ^ next run
 
-Each position has a *cursor*: the lowest run that it has not been sent, or must be sent again. A position is either
+Each slot has a *cursor*: the lowest run that it has not been sent, or must be sent again. A slot is either
 *ready*, and is sent every run as it is pushed (its cursor stands behind the newest run), or it is *held*: not
-connected, not taking more bytes, or pausing after a refusal. Nothing is sent to a held position; when the shell
+connected, not taking more bytes, or pausing after a refusal. Nothing is sent to a held slot; when the shell
 reports it ready again it is sent every run from its cursor on that it has not confirmed, lowest first, the same bytes
 (rules W2 and W8). A send that failed, or that the connection did not take, moves the cursor back. A slow bookie thus
 costs a number, not a queue of its own.
 
-A run leaves the row once it is acknowledged and every position that holds part of it has confirmed it. Acknowledged
-runs that some position still lacks are *retained*, oldest given up first, within a bound on their bytes: enough that
+A run leaves the row once it is acknowledged and every slot that holds part of it has confirmed it. Acknowledged
+runs that some slot still lacks are *retained*, oldest given up first, within a bound on their bytes: enough that
 a short break leaves no hole in a replica, bounded however long a bookie stays away. Pending runs are bounded by the
 writer's window. What the fragment owes of its copies (:meth:`Pipeline.debt`) is what was given up and what is retained.
 
@@ -34,8 +34,8 @@ confirmed, and behind every run.
 *Ensemble changes* (rule W3). Bookies are replaced in two steps. :meth:`Pipeline.begin_change` chooses the new
 fragment's first id, LAC + 1, and from then on nothing is acknowledged, whatever is confirmed (rule W1): the fragment
 may be in the metadata already. Confirmations are still noted. Once the compare-and-set has succeeded,
-:meth:`Pipeline.commit_change` clears the bits of the replaced positions, puts their cursors on the first pending run
-and acknowledges what is complete now (rule W4). Each bookie at a position has a *tenure*: sends carry it, and the
+:meth:`Pipeline.commit_change` clears the bits of the replaced slots, puts their cursors on the first pending run
+and acknowledges what is complete now (rule W4). Each bookie in a slot has a *tenure*: sends carry it, and the
 outcome of a send of an earlier tenure is ignored, so what a replaced bookie confirms does not count. Runs below the
 new fragment stay with the old ensemble, and the replaced bookies' copies of them are not waited for.
 
@@ -45,8 +45,8 @@ shell keeps the time: it reads :attr:`Pipeline.pending_since` and stops the pipe
 and W8). There are no flags for what is complete: it is computed from the masks.
 
 *How a harness drives it.* ``push`` what was sealed with :attr:`~Pipeline.next_entry_id` on; perform every
-:class:`Send`, and answer it with ``on_confirmed``, ``on_failed`` or ``on_unsent`` and the send's position, run number
-and tenure, at any time, any number of times, in any order; ``on_ready`` when a position that was held takes requests.
+:class:`Send`, and answer it with ``on_confirmed``, ``on_failed`` or ``on_unsent`` and the send's slot, run number
+and tenure, at any time, any number of times, in any order; ``on_ready`` when a slot that was held takes requests.
 """
 
 from collections import deque
@@ -77,11 +77,11 @@ class Run:
     pushed_at: float
     """The shell's clock, in seconds."""
     holders: int
-    """Mask of the positions whose bookies are to hold an entry of the run."""
+    """Mask of the slots whose bookies are to hold an entry of the run."""
     confirmed: int = 0
-    """Mask of the positions that have confirmed their share."""
+    """Mask of the slots that have confirmed their share."""
     accepted: int = 0
-    """Mask of the positions that have accepted their share; only where sync is deferred (rule W10)."""
+    """Mask of the slots that have accepted their share; only where sync is deferred (rule W10)."""
 
 
 @final
@@ -89,7 +89,7 @@ class Run:
 class Send:
     """Send the share of ``position`` in ``run``, now; report what becomes of it by ``run.number`` and ``tenure``.
 
-    If it cannot be sent now, report :meth:`Pipeline.on_unsent` before the next effect for this position is performed.
+    If it cannot be sent now, report :meth:`Pipeline.on_unsent` before the next effect for this slot is performed.
     """
 
     position: int
@@ -151,7 +151,7 @@ class EnsembleChange:
     """A change of the ensemble that has begun and is not committed: what to write into the metadata (rule W3)."""
 
     replaced: int
-    """Mask of the positions that get another bookie."""
+    """Mask of the slots that get another bookie."""
     first_entry_id: EntryId
     """First id of the new fragment."""
     length_before: int
@@ -205,11 +205,11 @@ class Pipeline:
         self._change: EnsembleChange | None = None
         self._tenures = [0] * quorums.ensemble_size
         self._starts = [first_entry_id] * quorums.ensemble_size
-        """First id that the bookie at each position is to hold."""
+        """First id that the bookie in each slot is to hold."""
         self._fragment_first = first_entry_id
         """First id of the last fragment."""
         self._given_up = NO_DEBT
-        """Entries of that fragment that some position lacks, and that are kept for it no more."""
+        """Entries of that fragment that some slot lacks, and that are kept for it no more."""
 
     # --- what is known --------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Pipeline:
         return self._highest_sent
 
     def is_ready(self, position: int) -> bool:
-        """Whether runs are sent to the position as they are pushed."""
+        """Whether runs are sent to the slot as they are pushed."""
         return bool(self._ready >> position & 1)
 
     def debt(self) -> Debt:
@@ -266,21 +266,21 @@ class Pipeline:
         return self._change
 
     def tenure(self, position: int) -> int:
-        """How many bookies were at the position before the current one."""
+        """How many bookies were in the slot before the current one."""
         return self._tenures[position]
 
     def is_waited_for(self, position: int) -> bool:
-        """Whether the position has yet to confirm a pending run."""
+        """Whether the slot has yet to confirm a pending run."""
         bit = 1 << position
         return any(run.holders & ~run.confirmed & bit for run in self._pending_runs())
 
     def unconfirmed_at(self, position: int) -> int:
-        """How many pending runs the position has yet to confirm."""
+        """How many pending runs the slot has yet to confirm."""
         bit = 1 << position
         return sum(bool(run.holders & ~run.confirmed & bit) for run in self._pending_runs())
 
     def can_be_acknowledged(self, usable_mask: int) -> bool:
-        """Whether every pending entry could reach Qa if, besides what is confirmed, only these positions confirm
+        """Whether every pending entry could reach Qa if, besides what is confirmed, only these slots confirm
         (rule W8).
         """
         quorums = self._quorums
@@ -346,7 +346,7 @@ class Pipeline:
         return _NOTHING
 
     def on_unsent(self, position: int, number: int, tenure: int) -> None:
-        """A :class:`Send` could not be sent, or its outcome was a failure: hold the position, send the run again
+        """A :class:`Send` could not be sent, or its outcome was a failure: hold the slot, send the run again
         later.
         """
         if tenure == self._tenures[position]:
@@ -356,7 +356,7 @@ class Pipeline:
     on_failed = on_unsent
 
     def on_ready(self, position: int) -> Sequence[Effect]:
-        """The position takes requests: send what it lacks, lowest first, and every new run from now on (rule
+        """The slot takes requests: send what it lacks, lowest first, and every new run from now on (rule
         W8).
         """
         bit = 1 << position
@@ -376,10 +376,10 @@ class Pipeline:
         return list(effects)
 
     def begin_change(self, replaced: int) -> EnsembleChange:
-        """Replace the bookies at these positions (a mask) from LAC + 1 on: what to write into the metadata. A new
+        """Replace the bookies in these slots (a mask) from LAC + 1 on: what to write into the metadata. A new
         fragment on the same bookies replaces none (rule U6).
 
-        Until :meth:`commit_change` nothing is acknowledged, and nothing is sent to these positions (rules W1 and W3).
+        Until :meth:`commit_change` nothing is acknowledged, and nothing is sent to these slots (rules W1 and W3).
         """
         assert replaced & ~self._quorums.full_mask == 0, "positions are those of the ensemble"
         assert self._change is None, "a writer makes one change at a time (rule W5)"
@@ -389,7 +389,7 @@ class Pipeline:
         return self._change
 
     def commit_change(self) -> Sequence[Effect]:
-        """The change stands in the metadata: other bookies are at its positions now, all of them held."""
+        """The change stands in the metadata: other bookies are in its slots now, all of them held."""
         change = self._change
         assert change is not None, "a change was begun"
         self._change = None
@@ -460,7 +460,7 @@ class Pipeline:
         return (Acknowledge(first, at - 1, self._length - length_before),) if at > first else _NOTHING
 
     def _release(self) -> None:
-        """Drop acknowledged runs that no position lacks, and the oldest ones over the bound."""
+        """Drop acknowledged runs that no slot lacks, and the oldest ones over the bound."""
         runs = self._runs
         while self._oldest < self._head:
             if runs[0].confirmed != runs[0].holders:
@@ -477,7 +477,7 @@ class Pipeline:
 
     @property
     def retained_bytes(self) -> int:
-        """Sealed bytes of acknowledged runs kept for positions that lack them."""
+        """Sealed bytes of acknowledged runs kept for slots that lack them."""
         return self._retained_bytes
 
     @property

@@ -1,8 +1,8 @@
 """The pipeline's shell: sends runs to the bookies of the ensemble, takes in their answers, and replaces bookies.
 
-Each position is one bookie's :class:`~octavo.client.wire.connection.BookieConnection`. It is *held* in the pipeline
+Each slot is one bookie's :class:`~octavo.client.wire.connection.BookieConnection`. It is *held* in the pipeline
 while the connection takes nothing (it is down, or over its bounds; its listener is called when that ends), and for
-``resend_delay_seconds`` after the bookie refused an add or did not answer it in time. A position that is held costs
+``resend_delay_seconds`` after the bookie refused an add or did not answer it in time. A slot that is held costs
 nothing; afterwards the pipeline decides what to send.
 
 :mod:`octavo.client.write.ensemble_changes` decides which bookies are replaced, and when. This module finds the spares,
@@ -147,7 +147,7 @@ class Replication:
         self._quorum_timer: asyncio.TimerHandle | None = None
         self._explicit_lac = b""
         self._lac_unsent = 0
-        """Mask of the positions that have not been sent the explicit LAC."""
+        """Mask of the slots that have not been sent the explicit LAC."""
         self._stopped = False
         self._counts = pool.counts if not flags & AddFlag.RECOVERY else None
         """The counts of the client; None for write-backs, which are no adds of an application."""
@@ -358,7 +358,7 @@ class Replication:
                 self._options.resend_delay_seconds, self._guarded, self._pause_over, position
             )
 
-    # --- positions ------------------------------------------------------------------------------------------------
+    # --- slots ------------------------------------------------------------------------------------------------
 
     def _connection_changed(self, position: int, real: BookieConnection) -> None:
         self._connections[position] = connection = for_term(real, self._term)
@@ -475,7 +475,7 @@ class Replication:
         return chosen
 
     async def _find_spares(self, wanted: FindSpares) -> dict[int, BookieId]:
-        """Bookies that can be reached, by position. One that cannot is put into quarantine and another one is tried."""
+        """Bookies that can be reached, by slot. One that cannot is put into quarantine and another one is tried."""
         ensemble = self._changes.ensemble
         reached: dict[int, BookieId] = {}
         too_old: set[BookieId] = set()

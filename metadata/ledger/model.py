@@ -249,17 +249,17 @@ class LedgerMetadata:
         return replace(self, fragments=(*kept, Fragment(first_entry_id, tuple(ensemble), length_before)))
 
     def with_member(self, first_entry_id: EntryId, position: int, bookie_id: BookieId) -> Self:
-        """The same ledger with another bookie at one position of the fragment that begins at ``first_entry_id``: a
+        """The same ledger with another bookie in one slot of the fragment that begins at ``first_entry_id``: a
         repair of that fragment (rule C2).
 
         The last fragment of a ledger that is not closed belongs to its writer or its recovery, and is refused. Raises
-        :class:`InvalidArgumentError` then, for a fragment or position that does not exist, and for an ensemble that
+        :class:`InvalidArgumentError` then, for a fragment or slot that does not exist, and for an ensemble that
         would not be E distinct bookies.
         """
         at = bisect_right(self.fragments, first_entry_id, key=_first_entry_id) - 1
         fragment = self.fragments[at]
         if fragment.first_entry_id != first_entry_id or not 0 <= position < len(fragment.bookies):
-            raise self._wrong(f"there is no position {position} in a fragment from entry {first_entry_id}")
+            raise self._wrong(f"there is no slot {position} in a fragment from entry {first_entry_id}")
         if fragment is self.last_fragment and not self.is_closed:
             raise self._wrong("the members of its last fragment cannot be replaced before it is closed")
         members = (*fragment.bookies[:position], bookie_id, *fragment.bookies[position + 1 :])

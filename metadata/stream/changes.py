@@ -338,14 +338,14 @@ class ReplaceStreamMember:
         if fragment is None or current.last_place_of(fragment) != self.range_last:
             return self._refuse(current, f"no settled fragment holds its entries up to {self.range_last}")
         if not 0 <= self.position < len(fragment.bookies):
-            return self._refuse(current, f"its ensemble has no position {self.position}")
+            return self._refuse(current, f"its ensemble has no slot {self.position}")
         present = fragment.bookies[self.position]
         if present == self.new:
             return Settled()
         if present != self.old:
-            return self._refuse(current, f"bookie {present} is at position {self.position}, no longer {self.old}")
+            return self._refuse(current, f"bookie {present} is in slot {self.position}, no longer {self.old}")
         if self.new in fragment.bookies:
-            return self._refuse(current, f"bookie {self.new} is a member already, at another position")
+            return self._refuse(current, f"bookie {self.new} is a member already, in another slot")
         return WriteStream(current.with_member(self.first_entry_id, self.position, self.new))
 
     def _refuse(self, current: StreamMetadata, reason: str) -> Refuse:

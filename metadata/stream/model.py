@@ -411,16 +411,16 @@ class StreamMetadata:
         return replace(self, pages=pages, revision=self.revision + 1)
 
     def with_member(self, first_entry_id: EntryId, position: int, bookie_id: BookieId) -> Self:
-        """The same stream with another bookie at one position of the fragment that begins at ``first_entry_id``: a
+        """The same stream with another bookie in one slot of the fragment that begins at ``first_entry_id``: a
         repair of that fragment (rule C2).
 
         The last fragment of a term without an end belongs to its writer or its takeover, and is refused. Raises
-        :class:`InvalidArgumentError` then, for a fragment or position that does not exist, and for an ensemble that
+        :class:`InvalidArgumentError` then, for a fragment or slot that does not exist, and for an ensemble that
         would not be of distinct bookies.
         """
         at = next((at for at, one in enumerate(self.fragments) if one.first_entry_id == first_entry_id), None)
         if at is None or not 0 <= position < len(self.fragments[at].bookies):
-            raise self._wrong(f"there is no position {position} in a fragment from entry {first_entry_id}")
+            raise self._wrong(f"there is no slot {position} in a fragment from entry {first_entry_id}")
         fragment = self.fragments[at]
         if fragment is self.last_fragment and not self.has_end:
             raise self._wrong("the members of its last fragment cannot be replaced before its term has an end")

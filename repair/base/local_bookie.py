@@ -13,7 +13,7 @@ from octavo.protocol.held_entries import Doubt, Holdings
 from octavo.protocol.ids import BookieId, LedgerId
 
 type Stripe = tuple[int, Sequence[int]]
-"""The ensemble size and the residues of the entry ids that a position holds, as in a READ request."""
+"""The ensemble size and the residues of the entry ids that a slot holds, as in a READ request."""
 
 
 class LocalCopies(Protocol):

@@ -88,17 +88,17 @@ class Unsound:
     last: int
     count: int
     told: tuple[tuple[int, Told], ...]
-    """Position of each member of the first id's write set but the target, and what it said."""
+    """Slot of each member of the first id's write set but the target, and what it said."""
 
     @property
     def waits_for(self) -> tuple[int, ...]:
-        """Positions of the members that gave no answer: they may have it."""
+        """Slots of the members that gave no answer: they may have it."""
         return tuple(position for position, told in self.told if told is Told.FAILED)
 
 
 class CopyWindow:
     """See the module. ``needed``: the ids that the target lacks and that the bookie at ``position`` should hold.
-    ``preference``: positions of the members to ask, the first one at the front. That is every member but the target
+    ``preference``: slots of the members to ask, the first one at the front. That is every member but the target
     itself; a bookie whose place the target takes is one of them, because it may hold the last copy."""
 
     __slots__ = ("_first_members", "_needed", "_order", "_quorums", "_told", "copied")
@@ -224,7 +224,7 @@ def ids_of_runs(runs: Iterable[tuple[int, int]], modulus: int, residues: Collect
 def preference(
     bookies: Sequence[str], *, reliable: Collection[str], reachable: Collection[str], turn: int
 ) -> tuple[int, ...]:
-    """Positions in the order in which their bookies are asked: registered ones without a condition first, beginning at
+    """Slots in the order in which their bookies are asked: registered ones without a condition first, beginning at
     a different one for each ledger (``turn``); then other registered ones; then those that are not registered, which
     may serve nevertheless (rule M2)."""
 

@@ -109,7 +109,7 @@ class Puller:
         return worst
 
     async def ends_right(self, metadata: EitherMetadata, settled: SettledRange, position: int) -> bool:
-        """Whether the last entry of a range, if the position holds it, has the length that the metadata say (rule
+        """Whether the last entry of a range, if the slot holds it, has the length that the metadata say (rule
         C3)."""
         quorums = quorums_at(metadata, settled.first)
         if settled.is_empty or not quorums.write_mask(settled.last) >> position & 1:

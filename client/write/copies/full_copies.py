@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 
-An entry is *full* when every position of its write set has confirmed it. The runs of the row that are not full are kept
+An entry is *full* when every slot of its write set has confirmed it. The runs of the row that are not full are kept
 by the ordinary pipeline (:mod:`octavo.client.write.pipeline`) anyway, so the *last add fully replicated* (LAFR) lies
 below the oldest run of the row, and is counted on from there, never from the LAC (rule G1)::
 
@@ -21,7 +21,7 @@ kept. A change of the ensemble, and a roll of a stream, start at LAFR + 1, and c
     SEEKING --bookies found--> COPYING --each entry up to the LAC is on Qa bookies of the new write set--> COMMITTING
                                 \\--a joiner fails, or no bookie is to be replaced any more--> IDLE
 
-A *joiner* is a bookie that is to take a position. While the change is COPYING it is sent everything above the LAFR,
+A *joiner* is a bookie that is to take a slot. While the change is COPYING it is sent everything above the LAFR,
 lowest first, and what it confirms is noted apart: acknowledgements count on the old write sets only, and nothing has
 changed if the joiner fails. From :meth:`FullCopiesPipeline.begin_change` to :meth:`FullCopiesPipeline.commit_change`
 nothing is acknowledged, and no run counts as full: one that the old members complete in that time may not be full with
@@ -51,7 +51,7 @@ from octavo.protocol.quorums import Quorums
 
 @dataclass(slots=True)
 class Joiner:
-    """A bookie that is to take a position of the ensemble."""
+    """A bookie that is to take a slot of the ensemble."""
 
     cursor: int
     """The lowest run that it has not been sent, or must be sent again."""
@@ -61,7 +61,7 @@ class Joiner:
 
 
 class FullCopiesPipeline(Pipeline):
-    """See the module. Sends to a joiner have the position E + the one that it is to take, and the number of the attempt
+    """See the module. Sends to a joiner have the slot E + the one that it is to take, and the number of the attempt
     as tenure."""
 
     __slots__ = (
@@ -122,7 +122,7 @@ class FullCopiesPipeline(Pipeline):
 
     @property
     def joining(self) -> tuple[int, ...]:
-        """The positions that joiners are to take."""
+        """The slots that joiners are to take."""
         return tuple(sorted(self._joiners))
 
     def is_waited_for(self, position: int) -> bool:
@@ -132,12 +132,12 @@ class FullCopiesPipeline(Pipeline):
         return any(run.holders & ~run.confirmed & bit for run in runs)
 
     def short_at(self, position: int) -> int:
-        """How many of the runs that are kept the position has yet to confirm."""
+        """How many of the runs that are kept the slot has yet to confirm."""
         bit = 1 << position
         return sum(bool(run.holders & ~run.confirmed & bit) for run in self._runs)
 
     def acknowledged_lacking(self, position: int) -> list[Run]:
-        """The runs, acknowledged as a whole, that the position has yet to confirm."""
+        """The runs, acknowledged as a whole, that the slot has yet to confirm."""
         bit = 1 << position
         return [run for run in islice(self._runs, self._head - self._oldest) if run.holders & ~run.confirmed & bit]
 
@@ -175,7 +175,7 @@ class FullCopiesPipeline(Pipeline):
         return effects if self._told_from == self._kept_from else (*effects, self._full())
 
     def begin_copy(self, positions: Sequence[int]) -> None:
-        """Bookies are to join at these positions: all of them held."""
+        """Bookies are to join in these slots: all of them held."""
         assert self._required, "only where copies are required they are made before the change"
         assert self._change is None, "a writer makes one change at a time (rule W5)"
         assert not self._joiners, "likewise"
@@ -292,7 +292,7 @@ class FullCopiesPipeline(Pipeline):
         return () if self._holding else super()._acknowledge()
 
     def _release(self) -> None:
-        """Drop acknowledged runs that no position lacks and, unless copies are required, the oldest ones over the
+        """Drop acknowledged runs that no slot lacks and, unless copies are required, the oldest ones over the
         bound."""
         if self._required and self._change is not None:
             return
@@ -375,7 +375,7 @@ class RequiredChanges(EnsembleChanges):
 
     @property
     def joiners(self) -> Mapping[int, BookieId]:
-        """The bookies that are to join, by the positions that they are to take."""
+        """The bookies that are to join, by the slots that they are to take."""
         return self._joiners
 
     def _replace(self, replaced: Mapping[int, BookieId]) -> Commit | None:

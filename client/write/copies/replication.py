@@ -37,7 +37,7 @@ class FullCopiesReplication(Replication):
         self._on_full = on_full
         self._full_waiter: asyncio.Future[None] | None = None
         self._joining: dict[int, tuple[BookieConnection, str | None]] = {}
-        """By the positions that they are to take: the connections of joiners, and the processes that they led to when
+        """By the slots that they are to take: the connections of joiners, and the processes that they led to when
         copying began."""
         self._copied: asyncio.Event | None = None
         """Set whenever copying may be over; None while nothing is copied."""

@@ -14,7 +14,7 @@ lacks it. Acceptance is a second mask beside that one. It moves no LAC; it decid
     [ 7 ][ 8 ][ 9 ]      [ 10 ][ 11 ]         [ 12 ][ 13 ]
                 LAC ^          callers told ^
 
-*Forces.* :meth:`DeferredPipeline.request_force` asks that everything pushed so far be forced. Each ready position with
+*Forces.* :meth:`DeferredPipeline.request_force` asks that everything pushed so far be forced. Each ready slot with
 an accepted run below that gets a force, one at a time. A force covers the runs that the bookie had accepted when the
 force was sent, and no others: the list is taken in that moment, and a serial number tells its outcome from those of
 other forces.
@@ -22,9 +22,9 @@ other forces.
 *Restarts.* What a bookie has only in memory is gone when its process ends, and the next process would answer a force
 all the same. So acceptance and force count only if they come from one process: the shell reports the boot id in the
 bookie's hello before anything is sent on a connection (:meth:`DeferredPipeline.on_connected`). Another boot id begins a
-new tenure of the position: what was accepted there and not forced is not accepted any more, a force under way covers
-nothing, and the position is sent again, lowest first, every run that is not forced there. Forced runs stay forced. A
-bookie that is replaced leaves nothing behind at its position, as in the ordinary pipeline.
+new tenure of the slot: what was accepted there and not forced is not accepted any more, a force under way covers
+nothing, and the slot is sent again, lowest first, every run that is not forced there. Forced runs stay forced. A
+bookie that is replaced leaves nothing behind in its slot, as in the ordinary pipeline.
 
 *How far callers have been told* never goes back: an add that has returned stays returned, although its bookies may lose
 it before it is forced.
@@ -80,13 +80,13 @@ class DeferredPipeline(Pipeline):
         """Number of the run that holds the first unaccepted entry."""
         self._length_accepted = 0
         self._boots: list[str | None] = [None] * size
-        """The process that each position's bookie was last connected as."""
+        """The process that each slot's bookie was last connected as."""
         self._held: list[list[int]] = [[] for _ in range(size)]
-        """Numbers of the runs that each position has accepted, and that no force covers yet."""
+        """Numbers of the runs that each slot has accepted, and that no force covers yet."""
         self._held_first: list[int | None] = [None] * size
         """The lowest id in these runs."""
         self._forcing: list[list[int] | None] = [None] * size
-        """Numbers of the runs that the force under way at each position covers; None: none is under way."""
+        """Numbers of the runs that the force under way in each slot covers; None: none is under way."""
         self._force_numbers = [0] * size
         self._force_stop = 0
         """Ids below this one are to be forced."""
@@ -138,7 +138,7 @@ class DeferredPipeline(Pipeline):
         return super().push(entries, sealed_bytes=sealed_bytes, length_after=length_after, now=now)
 
     def on_connected(self, position: int, boot_id: str | None) -> None:
-        """The bookie at the position is connected, and is this process. Called before anything is sent on the
+        """The bookie in the slot is connected, and is this process. Called before anything is sent on the
         connection, any number of times."""
         known, self._boots[position] = self._boots[position], boot_id
         if known is None or known == boot_id:
@@ -149,7 +149,7 @@ class DeferredPipeline(Pipeline):
         self._cursors[position] = self._oldest
 
     def on_confirmed(self, position: int, number: int, tenure: int) -> Sequence[Effect]:
-        """The bookie at the position has accepted its share of a run. May come late or repeatedly; from an earlier
+        """The bookie in the slot has accepted its share of a run. May come late or repeatedly; from an earlier
         tenure it has no effect."""
         index = number - self._oldest
         if index < 0 or self._stopped or tenure != self._tenures[position]:
@@ -173,7 +173,7 @@ class DeferredPipeline(Pipeline):
         return [effect for position in range(self._quorums.ensemble_size) for effect in self._force(position)]
 
     def on_forced(self, position: int, number: int, tenure: int) -> Sequence[Effect]:
-        """The bookie at the position has made durable what force ``number`` covers."""
+        """The bookie in the slot has made durable what force ``number`` covers."""
         covered = self._covered_by(position, number, tenure)
         if covered is None or self._stopped:
             return _NOTHING
@@ -187,7 +187,7 @@ class DeferredPipeline(Pipeline):
         return (*effects, *self._force(position))
 
     def on_force_failed(self, position: int, number: int, tenure: int) -> None:
-        """A :class:`SendForce` could not be sent, or its outcome was a failure: hold the position, and force again once
+        """A :class:`SendForce` could not be sent, or its outcome was a failure: hold the slot, and force again once
         it is ready."""
         covered = self._covered_by(position, number, tenure)
         if covered is not None:
@@ -211,13 +211,13 @@ class DeferredPipeline(Pipeline):
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _hold(self, position: int, runs: Sequence[Run]) -> None:
-        """The position has accepted these runs, and no force covers them."""
+        """The slot has accepted these runs, and no force covers them."""
         self._held[position] += [run.number for run in runs]
         known = self._held_first[position]
         self._held_first[position] = min([run.first for run in runs] + ([] if known is None else [known]), default=None)
 
     def _forget(self, position: int) -> None:
-        """What the position has accepted and not forced is lost."""
+        """What the slot has accepted and not forced is lost."""
         self._held[position], self._held_first[position] = [], None
         self._forcing[position] = None
         for run in self._runs:
@@ -229,7 +229,7 @@ class DeferredPipeline(Pipeline):
         return self._forcing[position] if current else None
 
     def _force(self, position: int) -> Sequence[Effect]:
-        """Force what the position has accepted, if any of it is to be forced and no force is under way there."""
+        """Force what the slot has accepted, if any of it is to be forced and no force is under way there."""
         held_first = self._held_first[position]
         if held_first is None or held_first >= self._force_stop:
             return _NOTHING

@@ -104,7 +104,7 @@ class DeferredReplication(Replication):
             self._on_failure(internal_error(self._ledger_id, error))
             raise
 
-    # --- positions ------------------------------------------------------------------------------------------------
+    # --- slots ------------------------------------------------------------------------------------------------
 
     def _make_ready(self, position: int) -> None:
         connection = self._connections[position]

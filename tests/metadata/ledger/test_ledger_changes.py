@@ -211,7 +211,7 @@ def test_transition_itself_refuses_what_repair_may_not_touch() -> None:
     with pytest.raises(InvalidArgumentError, match="distinct"):
         OPEN.with_member(EntryId(0), 0, BookieId("z"))
     for first, position in ((1, 0), (0, 3), (0, -1)):
-        with pytest.raises(InvalidArgumentError, match="there is no position"):
+        with pytest.raises(InvalidArgumentError, match="there is no slot"):
             OPEN.with_member(EntryId(first), position, BookieId("n"))
 
 

@@ -274,7 +274,7 @@ def test_members_of_the_last_fragment_are_not_replaced_while_a_writer_may_add_to
         with pytest.raises(InvalidArgumentError, match="before its term has an end"):
             stream.with_member(place(3, 0), 0, BookieId("n"))
     for first, position in ((place(3, 1), 0), (place(3, 0), 3), (place(3, 0), -1)):
-        with pytest.raises(InvalidArgumentError, match="no position"):
+        with pytest.raises(InvalidArgumentError, match="no slot"):
             RESTING.with_member(first, position, BookieId("n"))
     with pytest.raises(InvalidArgumentError, match="distinct"):
         RESTING.with_member(place(3, 0), 0, BookieId("b"))
