@@ -65,7 +65,7 @@ class Health:
 
 class Admission:
     """The memory that accepted and not yet stored entries take. Each of the three bounds is ``bytes_max``: one
-    generation of the write cache, bytes queued for the journal, and adds that wait for a look-up."""
+    half of the write cache, bytes queued for the journal, and adds that wait for a look-up."""
 
     def __init__(self, health: Health, cache: WriteCache, journal: Journal, bytes_max: int) -> None:
         self._health = health
@@ -94,7 +94,7 @@ class Admission:
                 await self._freed.wait()
 
     def memory_freed(self) -> None:
-        """A generation of the cache has been flushed, or a waiting add has been decided."""
+        """A half of the cache has been flushed, or a waiting add has been decided."""
         self._freed.set()
 
     def charge_waiting(self, size: int) -> None:

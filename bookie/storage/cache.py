@@ -1,6 +1,6 @@
 """The write cache: entries that have been accepted and are not yet in an entry log. Pure.
 
-Two generations: adds go to the *active* one; the *flushing* one is being written to the entry log and only read. A
+Two halves: adds go to the *active* one; the *flushing* one is being written to the entry log and only read. A
 frame is kept as one run over the very buffer that went to the journal. Ids are unique within the cache, or stand for
 the same bytes.
 """
@@ -26,10 +26,10 @@ class Generation:
 
 
 class WriteCache:
-    """Both generations and their bound."""
+    """Both halves and their bound."""
 
     def __init__(self, bytes_max: int, draw_share: Callable[[], float] = lambda: 1.0) -> None:
-        """``draw_share``: the share of ``bytes_max``, above 0 and up to 1, at which the next generation is due."""
+        """``draw_share``: the share of ``bytes_max``, above 0 and up to 1, at which the next half is due."""
         assert bytes_max > 0
         self._bytes_max = bytes_max
         self._draw_share = draw_share
@@ -37,11 +37,11 @@ class WriteCache:
         self.active = Generation()
         self.flushing: Generation | None = None
         self.is_full = False
-        """The active generation is due to be flushed. Derived; checked for every frame."""
+        """The active half is due to be flushed. Derived; checked for every frame."""
 
     @property
     def filled_share(self) -> float:
-        """How much of the active generation is filled, from 0 to a little above 1."""
+        """How much of the active half is filled, from 0 to a little above 1."""
         return self.active.cost_bytes / self._due_bytes
 
     def _draw_due_bytes(self) -> float:
@@ -51,12 +51,12 @@ class WriteCache:
 
     @property
     def has_room(self) -> bool:
-        """More may be accepted: the active generation is not full, or can be swapped at once."""
+        """More may be accepted: the active half is not full, or can be swapped at once."""
         return self.active.cost_bytes < self._bytes_max or self.flushing is None
 
     @property
     def cost_bytes(self) -> int:
-        """Memory of both generations."""
+        """Memory of both halves."""
         return self.active.cost_bytes + (self.flushing.cost_bytes if self.flushing is not None else 0)
 
     def put(self, ledger_id: int, run: Run, size: int) -> None:
@@ -71,7 +71,7 @@ class WriteCache:
         self.is_full = active.cost_bytes >= self._due_bytes
 
     def swap(self) -> Generation:
-        """Begin a flush: the active generation becomes the flushing one and an empty one takes its place."""
+        """Begin a flush: the active half becomes the flushing one and an empty one takes its place."""
         assert self.flushing is None, "one flush at a time"
         self.flushing, self.active = self.active, Generation()
         self._due_bytes = self._draw_due_bytes()
@@ -79,7 +79,7 @@ class WriteCache:
         return self.flushing
 
     def flushed(self) -> None:
-        """The flush is over: everything in the flushing generation can be read from its log."""
+        """The flush is over: everything in the flushing half can be read from its log."""
         assert self.flushing is not None, "no flush is running"
         self.flushing = None
 

@@ -1,6 +1,6 @@
 """From the write cache to entry logs and the index, and the order in which that becomes durable.
 
-*Flush*: the active generation of the cache is swapped out and written to the current entry log, sorted by ledger and
+*Flush*: the active half of the cache is swapped out and written to the current entry log, sorted by ledger and
 entry, into the page cache only; where its runs lie is kept in memory (``flushed``). In the background it is spread over
 time (``flush_pace``); what a caller waits for is not.
 
@@ -8,7 +8,7 @@ time (``flush_pace``); what a caller waits for is not.
 
 1. one synchronous step: swap the cache, capture the journal's position (the *mark*) and the set of changed ledger
    states;
-2. write the swapped generation, as a flush; freeze what has been flushed so far; fill the log's last page, so that
+2. write the swapped half, as a flush; freeze what has been flushed so far; fill the log's last page, so that
    later flushes do not write it again;
 3. sync the entry logs it lies in, and wait until the journal is synced up to the mark;
 4. write and sync an index part with the frozen runs and the states;
@@ -128,7 +128,7 @@ class Checkpointer:
     # --- flush ------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Write the active generation to the entry log. Raises OSError."""
+        """Write the active half to the entry log. Raises OSError."""
         async with self._flush_lock:
             if self._cache.active.ledgers:
                 await self._write_generation(self._cache.swap())
@@ -247,7 +247,7 @@ class Checkpointer:
             self.seconds.observe(self.completed_at - began_at)
 
     def _freeze(self) -> tuple[Frozen, Generation | None]:
-        """The synchronous step: whatever the journal holds up to the mark is in the swapped generation or flushed
+        """The synchronous step: whatever the journal holds up to the mark is in the swapped half or flushed
         before."""
         self._on_freeze()
         mark = self._journal.mark()
@@ -297,7 +297,7 @@ class Checkpointer:
 
 
 async def _dismantle(generation: Generation) -> None:
-    """Free a generation in pieces: dropping a hundred thousand runs at once would hold up the loop."""
+    """Free a half in pieces: dropping a hundred thousand runs at once would hold up the loop."""
     handled = 0
     while generation.ledgers:
         _, run_map = generation.ledgers.popitem()

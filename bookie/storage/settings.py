@@ -12,9 +12,9 @@ class StorageSettings:
     """Sizes in bytes, times in seconds."""
 
     cache_bytes_max: int = 64 * 1024 * 1024
-    """A generation of the write cache. There are two; as much again may wait for the journal, and for look-ups."""
+    """A half of the write cache. There are two; as much again may wait for the journal, and for look-ups."""
     cache_spread: float = 0.5
-    """Each generation is flushed when it is filled to a size drawn between this share less than whole and whole. The
+    """Each half is flushed when it is filled to a size drawn between this share less than whole and whole. The
     bookies that hold one ledger fill equally fast, and must not all flush in the same moment."""
     entry_log_bytes: int = 1024 * 1024 * 1024
     """Size at which the next entry log is begun: compaction rewrites one at a time."""

@@ -1,8 +1,8 @@
 """A log as its users hold it: read, follow, truncate, lead.
 
-The positions of a log are spread over *places*: runs of positions within one ledger
-(:mod:`octavo.client.log.seam.view`). A reader finds the place of a position in the log's metadata, and the entry in the
-ledger. Reading disturbs no leader (rule P3): ledgers are opened without recovery.
+The positions of a log are spread over *stretches*: consecutive positions within one ledger
+(:mod:`octavo.client.log.seam.view`). A reader finds the stretch of a position in the log's metadata, and the entry in
+the ledger. Reading disturbs no leader (rule P3): ledgers are opened without recovery.
 
 Before anything is called missing the metadata are read again: what is gone has been truncated, and then the reader
 says so with the position at which the log begins now (rule P7); or it was deleted by hand, and the log is damaged.

@@ -3,14 +3,14 @@
 The times with which entries are sealed are the word of one clock, their leader's, and never fall (rule P10). No
 deletion may depend on them: entries of a leader whose clock is behind would be dropped when they are seconds old, and
 those of a leader whose clock is ahead would be kept for years. So the age of entries is *counted*. A client that tidies
-the log notes a *mark*: everything below this place was sealed when the log's proven time
+the log notes a *mark*: everything below this point was sealed when the log's proven time
 (:mod:`octavo.metadata.clocks.proven_time`) was that much. An entry is as old as the proven time that has passed since
 the first mark above it. The idleness of a cursor is counted likewise, from the first look that found it as it stands.
 
 Proven time and marks stand in a document beside the log, changed by compare-and-set only. A client that has changed it
 last knows more than the document says, namely what has passed since; it writes that from time to time.
 
-What a *place* is depends on the layout, and must mean the same entries for ever. In a stream it is the entry id, which
+What a *point* is depends on the layout, and must mean the same entries for ever. In a stream it is the entry id, which
 contains the term. In a chain it is the position, and ``term`` tells for entries of which terms the marks hold: once an
 operator has accepted a loss (rule O4), a later leader may add at positions that had been taken before.
 
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
     """See the module."""
 
     stop: int
-    """Everything below this place was sealed by then."""
+    """Everything below this point was sealed by then."""
     ms: int
     """The proven time. Below 0 for what was sealed before anything was counted."""
 
@@ -92,9 +92,9 @@ class LogFacts(NamedTuple):
     start: int
     """Nothing below it is kept."""
     term: int = 0
-    """The highest; 0 in a stream, whose places say the terms."""
+    """The highest; 0 in a stream, whose points are places and say the terms."""
     end_of_term: Callable[[int], int | None] = lambda _term: None
-    """The place after the last one of a term that is over; None where that is not known."""
+    """The point after the last entry of a term that is over; None where that is not known."""
     is_counted: bool = True
     """The log was created by a version that counts ages."""
     told: tuple[Sealed, ...] = ()
@@ -149,7 +149,7 @@ class LogAges:
         return replace(self, marks=_thinned(marks, self.time.ms))
 
     def stop_of_older_than(self, seconds: float) -> int | None:
-        """The place below which everything is older than this; None where nothing is."""
+        """The point below which everything is older than this; None where nothing is."""
         return next((mark.stop for mark in reversed(self.marks) if self.time.ms - mark.ms > seconds * 1000), None)
 
     # --- cursors ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Iterates over the entries of a log, for one handle: from place to place, across rolls, leaders and truncations.
+"""Iterates over the entries of a log, for one handle: from stretch to stretch, across rolls, leaders and truncations.
 
-An iteration finds the place of a position in the log's metadata, reads there as far as the place goes, and goes on
+An iteration finds the stretch of a position in the log's metadata, reads there as far as the stretch goes, and goes on
 behind it. It gives nothing below the beginning of the log, as the handle knows it (rule P7).
 """
 

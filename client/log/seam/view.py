@@ -1,7 +1,7 @@
 """A log as readers see it, whatever its layout.
 
-To readers a chain of ledgers is a row of *places*, and so is a stream: runs of positions within one ledger, whose
-entries one reader gives.
+To readers a chain of ledgers is a row of *stretches*, and so is a stream: consecutive positions within one ledger,
+whose entries one reader gives.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -37,7 +37,7 @@ class Place(Protocol):
 
 
 def last_of(place: Place) -> int:
-    """The last position that the place has, or can ever have: ids of a stream's entries are larger than positions."""
+    """The last position that the stretch has, or can ever have: ids of a stream's entries are larger than positions."""
     return ID_MAX + min(place.base, 0) if place.stop is None else place.stop - 1
 
 
@@ -137,7 +137,7 @@ class LogView(Protocol):
         :class:`NoSuchLedgerError` where what held it is gone."""
 
     def reading(self, place: Place) -> AbstractAsyncContextManager[LedgerReader]:
-        """A reader of the place, which disturbs no writer. It may be shared. Raises :class:`NoSuchLedgerError`."""
+        """A reader of the stretch, which disturbs no writer. It may be shared. Raises :class:`NoSuchLedgerError`."""
 
     async def explain_missing(self, position: int, error: NoSuchLedgerError) -> None:
         """What held ``position`` is gone. Return if the metadata have changed, so that reading can go on or be refused.
