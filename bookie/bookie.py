@@ -336,7 +336,7 @@ class Bookie:
             self._certificate.reload()
 
     def _tls_arrivals(self, service: BookieService) -> Callable[[Callable[[], asyncio.Protocol]], Arrivals] | None:
-        """What makes the part of the server that tells TLS from plain connections; None: TLS is off."""
+        """The maker of the part of the server that tells TLS from plain connections; None: TLS is off."""
         config, certificate = self._config, self._certificate
         if certificate is None:
             return None

@@ -36,7 +36,7 @@ class LogOutput(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """What the bytes of the stream are."""
+        """The encoding of the stream."""
         return "utf-8"
 
     def fileno(self) -> int:

@@ -105,7 +105,7 @@ def _report_usage(error: Any) -> int:
 
 
 def _fault_in_value(cause: Any) -> str | None:
-    """What is wrong with the value of an option, in the words of a command line; None: as Typer says it.
+    """The fault in the value of an option, in the words of a command line; None: as Typer says it.
 
     Typer passes on the words of Pydantic, which are written for the fields of a program and do not show the value.
     """

@@ -66,7 +66,7 @@ def changed_settings(config: "BookieConfig") -> dict[str, Any]:
 
 
 def contradictions_in(config: "BookieConfig") -> list[str]:
-    """What cannot be meant, although every setting by itself is valid."""
+    """Combinations that cannot be meant, although every setting by itself is valid."""
     found = []
     if not config.disk_read_only_bytes <= config.disk_writable_bytes <= config.disk_warn_bytes:
         found.append("disk_read_only_bytes, disk_writable_bytes and disk_warn_bytes must not decrease in this order")

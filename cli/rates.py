@@ -28,9 +28,9 @@ FACTS = ("connections", "ledgers", "journal_bytes", "cache_bytes", "free_bytes",
 
 
 def compare(before: Sequence["BookieStatus"], after: Sequence["BookieStatus"], seconds: float) -> list[dict[str, Any]]:
-    """What each bookie did between two looks that are ``seconds`` apart. Rates are None where they are not known: the
-    bookie did not answer, or has started anew in between. Latencies (``add_p99_seconds``) are the upper bounds of their
-    buckets, and None also where nothing was timed."""
+    """The work of each bookie between two looks that are ``seconds`` apart. Rates are None where they are not known:
+    the bookie did not answer, or has started anew in between. Latencies (``add_p99_seconds``) are the upper bounds of
+    their buckets, and None also where nothing was timed."""
     known = {bookie.bookie_id: bookie.facts for bookie in before}
     rows = []
     for bookie in after:

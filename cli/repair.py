@@ -479,7 +479,7 @@ class _Notices:
 
 
 def _note(current: "RepairStatus", unfinished: list[LedgerId], at_most: int) -> str:
-    """What is left; ``unfinished`` has at most this number of ledgers."""
+    """The work that is left; ``unfinished`` has at most this number of ledgers."""
     summary = current.summary
     if summary is None or summary.is_quiet:
         if not unfinished:

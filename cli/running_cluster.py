@@ -132,7 +132,7 @@ class LockHolder:
 
 
 def holder_of_lock(directory: Path) -> LockHolder | None:
-    """What holds the lock of ``directory``; None when the lock is free or was never made."""
+    """The process that holds the lock of ``directory``; None when the lock is free or was never made."""
     try:
         descriptor = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -195,7 +195,7 @@ def write_state(directory: Path, state: ClusterState, metadata: str, bookies: Se
 
 
 def read_state(directory: Path) -> Mapping[str, Any] | None:
-    """What ``octavo up`` last wrote; None when there is nothing, or something else."""
+    """The state that ``octavo up`` last wrote; None when there is nothing, or something else."""
     try:
         facts = json.loads((directory / STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):

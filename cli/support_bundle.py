@@ -120,7 +120,7 @@ async def _add(parts: dict[str, str], name: str, collect: Callable[[], Awaitable
 
 
 async def _add_bookies(parts: dict[str, str], session: Session) -> None:
-    """What each bookie on this host says of itself: state, settings and load, metrics, and what it is doing."""
+    """The answers of each bookie on this host about itself: state, settings and load, metrics, and what it is doing."""
     from octavo.cli.bookie.admin_client import bookies_here
     from octavo.cli.redaction import redacted_text
 

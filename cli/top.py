@@ -54,7 +54,7 @@ async def _watch(client: "Client", interval: float) -> None:
 
 
 async def _intervals(client: "Client", interval: float, *, count: int | None) -> AsyncGenerator[list[dict[str, Any]]]:
-    """What each bookie did in each of ``count`` intervals (None: for ever)."""
+    """The work of each bookie in each of ``count`` intervals (None: for ever)."""
     loop = asyncio.get_running_loop()
     before, then = await client.bookies(details=True), loop.time()
     while count is None or count > 0:

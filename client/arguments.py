@@ -125,7 +125,7 @@ ORDINARY = LedgerKind(SyncMode.IMMEDIATE, None)
 
 
 def checked_kind(sync: object, full_copies: object, ids: str) -> LedgerKind:
-    """What is to be promised of the entries of a new ledger."""
+    """The promises about the entries of a new ledger."""
     mode = checked_sync(sync, ids)
     if full_copies is None:
         return LedgerKind(mode, None)

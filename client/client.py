@@ -375,7 +375,7 @@ class Client(LogFace, Closable):
         return await bookie_statuses(self._store, self._pool, details=details)
 
     def metrics(self) -> dict[str, Any]:
-        """What this client has counted since it was made, by the names of docs/metrics.md.
+        """The counts of this client since it was made, by the names of docs/metrics.md.
 
         A counter or gauge is a number; a histogram is ``{"count", "sum", "buckets"}`` (``BOUNDS_SECONDS`` of
         ``octavo.metrics.histogram``, and one above); with a label, a dict from its values to that.

@@ -70,7 +70,7 @@ type Run = Callable[[Case], Result]
 
 
 def output_of(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
-    """What a command printed. Raises :class:`PeerError` with the end of its errors if it failed."""
+    """The output of a command. Raises :class:`PeerError` with the end of its errors if it failed."""
     ended = subprocess.run(
         command,
         env={**os.environ, **(environment or {})},

@@ -163,7 +163,7 @@ class Host:
         self.machine.run("systemctl", "start", "prometheus")
 
     def ask(self, query: str) -> list[Any]:
-        """What its Prometheus answers; nothing while it does not listen."""
+        """The answer of its Prometheus; nothing while it does not listen."""
         parameters = urllib.parse.urlencode({"query": query})
         try:
             with urllib.request.urlopen(f"http://{self.address}:9090/api/v1/query?{parameters}", timeout=10) as answer:
@@ -269,7 +269,7 @@ class Rehearsal:
         return done.stdout + done.stderr
 
     def problems(self) -> list[str]:
-        """What `octavo cluster status` finds."""
+        """The findings of `octavo cluster status`."""
         found = json.loads(self.octavo("cluster", "status", "--json", ok=False))
         return [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
 

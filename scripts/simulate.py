@@ -112,7 +112,7 @@ def seed_range(text: str) -> range:
 
 
 def template(arguments: argparse.Namespace) -> Order:
-    """What all universes to run have in common."""
+    """The common part of all universes to run."""
     return Order(
         1, arguments.canary, arguments.size, arguments.siege, dict(arguments.set), tuple(arguments.without),
         arguments.theseus, tuple(dict.fromkeys(arguments.only)),

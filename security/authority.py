@@ -93,7 +93,7 @@ def issue(
 
 
 def names_in(certificate: bytes) -> tuple[str, ...]:
-    """What a certificate in PEM names of ours, as :func:`octavo.security.names.names_of` tells it.
+    """The names of ours in a certificate in PEM, as :func:`octavo.security.names.names_of` tells it.
 
     Raises :class:`InvalidArgumentError` for bytes that are no certificate.
     """

@@ -90,7 +90,7 @@ def check_running_loop() -> None:
 
 
 def forked_error() -> ForkedError:
-    """What every use of something inherited raises."""
+    """The error that every use of something inherited raises."""
     return ForkedError(
         f"this process ({os.getpid()}) was forked while Octavo was in use, and this belongs to the process before the "
         "fork; nothing was sent. Connect after the fork, in the child and in an event loop of its own (asyncio.run), "

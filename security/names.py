@@ -31,7 +31,7 @@ def principal_uri(name: str) -> str:
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """What a verified certificate, as :mod:`ssl` decodes it, names of ours: ``("bookie/b1", "writer")``."""
+    """The names of ours in a verified certificate, as :mod:`ssl` decodes it: ``("bookie/b1", "writer")``."""
     if not certificate:
         return ()
     return tuple(

@@ -73,7 +73,7 @@ _ALWAYS: Final[Mapping[type[Request], Right | None]] = {
 
 
 def rights_of(roles: Iterable[Role]) -> frozenset[Right]:
-    """What these roles together may do."""
+    """The rights of these roles together."""
     return frozenset[Right]().union(*(RIGHTS[role] for role in roles))
 
 

@@ -77,12 +77,12 @@ class Exchange(NamedTuple):
 
 
 def verifier_of(secret: bytes) -> Verifier:
-    """What to keep of a key."""
+    """The form of a key to keep."""
     return Verifier(hashlib.sha256(_client_key(secret)).digest(), _mac(secret, b"Server Key"))
 
 
 def client_proof(secret: bytes, exchange: Exchange) -> bytes:
-    """What proves that the client knows the key."""
+    """The proof that the client knows the key."""
     client_key = _client_key(secret)
     stored_key = hashlib.sha256(client_key).digest()
     return _xor(client_key, _mac(stored_key, exchange.signed()))
@@ -97,7 +97,7 @@ def is_proof(verifier: Verifier, exchange: Exchange, proof: bytes) -> bool:
 
 
 def server_signature(verifier: Verifier, exchange: Exchange) -> bytes:
-    """What proves that the bookie keeps the verifier of the key."""
+    """The proof that the bookie keeps the verifier of the key."""
     return _mac(verifier.server_key, exchange.signed())
 
 

@@ -97,7 +97,7 @@ class TlsSession:
             self._object.unwrap()
 
     def outgoing(self) -> bytes:
-        """What must be sent to the other side, once."""
+        """The bytes that must be sent to the other side, once."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def peer_certificate(self) -> Mapping[str, Any] | None:
@@ -110,7 +110,8 @@ class TlsSession:
 
 
 def explained(error: ssl.SSLError) -> OctavoError:
-    """What a failure of OpenSSL means. Refused certificates are :class:`UnauthorizedError`: trying again is no use."""
+    """The meaning of a failure of OpenSSL. Refused certificates are :class:`UnauthorizedError`: trying again is no
+    use."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return UnauthorizedError(f"TLS: the certificate of the other side is refused: {error.verify_message}")
     reason = error.reason or type(error).__name__

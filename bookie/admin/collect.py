@@ -150,7 +150,8 @@ def _upkeep(upkeep: Upkeep) -> Iterator[Sample]:
 
 
 def _repair(ready: ReadyBookie) -> Iterator[Sample]:
-    """What the bookie serves to repairs, and what repair in this process publishes (``repair/agent.py``)."""
+    """The reads that the bookie serves to repairs, and the figures that repair in this process publishes
+    (``repair/agent.py``)."""
     reads, facts = ready.service.repair_reads, ready.service.companion_facts
     yield Sample(table.REPAIR_READS, reads.reads)
     yield Sample(table.REPAIR_READ_BYTES, reads.bytes_read)

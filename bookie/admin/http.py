@@ -45,7 +45,8 @@ class HttpLimits:
 
 
 def refusal_without_tls(error: OctavoError) -> bytes:
-    """What a client without TLS reads on a port that speaks TLS only. ``error``: the connection is refused for it."""
+    """The answer that a client without TLS reads on a port that speaks TLS only. ``error``: the connection is refused
+    for it."""
     if isinstance(error, UnauthorizedError):
         refusal = HttpError(400, "TlsRequired", "this address speaks HTTPS only: ask for https://")
     else:

@@ -80,9 +80,9 @@ async def show(store: MetadataStore, ledger_id: LedgerId) -> dict[str, Any]:
 
 
 def summary(metadata: EitherMetadata) -> dict[str, Any]:
-    """What a list shows of a ledger or stream. A ledger has ids of entries, and a stream has positions, which its users
-    know, in place of them. What the metadata do not tell while a client writes is None. ``length`` is the payload of
-    what has an end and was not truncated, ``log`` the name of the log that it belongs to."""
+    """The facts of a ledger or stream that a list shows. A ledger has ids of entries, and a stream has positions, which
+    its users know, in place of them. What the metadata do not tell while a client writes is None. ``length`` is the
+    payload of what has an end and was not truncated, ``log`` the name of the log that it belongs to."""
     entries: int | None = None
     last_entry_id = first_position = last_position = None
     if isinstance(metadata, LedgerMetadata):

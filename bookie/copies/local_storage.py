@@ -91,8 +91,9 @@ class LedgerCopies:
         self.bytes_copied += size
 
     async def missing(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = ALL_IDS) -> Holdings:
-        """What is not held, by the index. Unlike the answer to another bookie, what may have been lost here is missing,
-        not unknown. Nothing is missing of what has been trimmed (rule U5). What is held is durable when it returns."""
+        """The entries that are not held, by the index. Unlike the answer to another bookie, what may have been lost
+        here is missing, not unknown. Nothing is missing of what has been trimmed (rule U5). What is held is durable
+        when it returns."""
         holdings = await self._storage.reader.not_held(ledger_id, first, last, stripe=stripe)
         await self._storage.writer.sync_accepted()
         return holdings

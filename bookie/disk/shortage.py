@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def describe_shortage(error: OSError, path: Path) -> str:
-    """What is missing at ``path``, in words, with what to do about it.
+    """The shortage at ``path``, in words, with the remedy.
 
     The kernel says "no space left" also where no inode is left and gigabytes are free.
     """

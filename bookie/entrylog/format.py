@@ -88,8 +88,8 @@ def is_header(log_id: int, data: bytes) -> bool:
 
 
 def encode_filler(offset: int) -> bytes:
-    """What fills a log from an offset to the end of a page: nothing at the start of a page, otherwise up to the next
-    page, or the one after it if a filler does not fit."""
+    """The bytes that fill a log from an offset to the end of a page: nothing at the start of a page, otherwise up to
+    the next page, or the one after it if a filler does not fit."""
     size = -offset % PAGE_BYTES
     if not size:
         return b""

@@ -188,7 +188,8 @@ class EntryLogs:
         return raced
 
     async def totals(self, log_id: int, size: int) -> Totals:
-        """What each ledger has in the first ``size`` bytes of a log. Raises :class:`BookieStorageError`, OSError."""
+        """The amount that each ledger has in the first ``size`` bytes of a log. Raises :class:`BookieStorageError`,
+        OSError."""
         path = self.path(log_id)
         return await log_totals(self._filesystem, path.parent, log_id, size)
 
@@ -236,7 +237,8 @@ async def scan_log(filesystem: FileSystem, path: Path, *, stop: int | None = Non
 
 
 async def log_totals(filesystem: FileSystem, directory: Path, log_id: int, size: int) -> Totals:
-    """What each ledger has in a log: from its totals file, otherwise by a scan of its first ``size`` bytes."""
+    """The amount that each ledger has in a log: from its totals file, otherwise by a scan of its first ``size``
+    bytes."""
     path = directory / log_name(log_id)
     try:
         known = decode_totals(log_id, await read_file(filesystem, path.with_suffix(".totals")))

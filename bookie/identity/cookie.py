@@ -358,12 +358,12 @@ class Identity:
 
     @property
     def incarnation(self) -> Incarnation:
-        """What the cookie in the metadata must name for this start to own the id."""
+        """The facts that the cookie in the metadata must name for this start to own the id."""
         return Incarnation(self.bookie_id, self.lineage, self.generation, self.token)
 
 
 def seen_by(cookies: Sequence[DirectoryCookie]) -> Seen:
-    """What these cookies together tell of the metadata."""
+    """The evidence about the metadata in these cookies together."""
     return Seen(
         max((cookie.confirmed_generation for cookie in cookies), default=0),
         max((cookie.ledger_ids_stop for cookie in cookies), default=0),

@@ -50,8 +50,8 @@ async def find_running_original(
     *,
     answer_seconds: float = ANSWER_SECONDS,
 ) -> Original | None:
-    """What runs, or may run, as the bookie with this id; None if nothing is found within ``answer_seconds``. Call it
-    before the calling process listens. Raises the errors of the metadata store."""
+    """The process that runs, or may run, as the bookie with this id; None if nothing is found within
+    ``answer_seconds``. Call it before the calling process listens. Raises the errors of the metadata store."""
     cookie = await store.read_cookie(bookie_id)
     registrations = await store.list_bookies()
     registration = registrations.get(bookie_id)

@@ -180,7 +180,7 @@ class FrameMemory:
             frame.size, frame.grew_at = size, now
 
     def _note_while_full(self, shares: _Shares, holder: FrameHolder, size: int, *, begins: bool, now: float) -> None:
-        """What the holder holds has changed: who may read now?"""
+        """The share of the holder has changed: who may read now?"""
         held_before = holder in self._unfinished
         was_oldest = held_before and next(iter(self._unfinished)) is holder
         self._keep(holder, size, begins=begins, now=now)

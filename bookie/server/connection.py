@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def principal(self) -> str | None:
-        """Who the client has proved to be; None while that is not known, or not asked for."""
+        """The principal that the client has proved to be; None while that is not known, or not asked for."""
         return self._gate.name if self._gate is not None else None
 
     @property

@@ -28,7 +28,7 @@ class Questions:
         self._storage = service.storage
 
     def about(self, request: Request, refusal: OctavoError) -> Question | None:
-        """What the metadata may say that lifts this refusal; None: nothing."""
+        """The question whose answer may lift this refusal; None: nothing."""
         if isinstance(refusal, NoSuchLedgerError):
             return partial(self._check_revival, request, refusal)
         if isinstance(refusal, LedgerKeyUnverifiedError):

@@ -93,7 +93,7 @@ class ServedConnection(Protocol):
 
     @property
     def principal(self) -> str | None:
-        """Who the client has proved to be; None while that is not known, or not asked for."""
+        """The principal that the client has proved to be; None while that is not known, or not asked for."""
 
     def regulate(self) -> None:
         """Read the socket, or stop reading it, as the limits say now."""
@@ -189,7 +189,7 @@ class BookieService:
     # --- read-only ----------------------------------------------------------------------------------------------
 
     def note_disks(self, *, low: bool, read_only: bool, out_of_space: bool) -> None:
-        """What the disks allow has changed."""
+        """The disks allow more or less than before."""
         self.disk_space_low, self.disks_read_only, self.out_of_space = low, read_only, out_of_space
         self._derive_read_only()
 

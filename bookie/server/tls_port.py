@@ -40,7 +40,7 @@ _BURST_SECONDS = 0.25
 
 
 def refusal_frame(error: OctavoError) -> bytes:
-    """What a client of a bookie's port reads when its connection is refused."""
+    """The frame that a client of a bookie's port reads when its connection is refused."""
     body = encode_error(CONNECTION_REQUEST_ID, Op.ERROR, error)
     return frame_of(body)
 

@@ -126,7 +126,7 @@ class LedgerReader:
         return self._ledgers.get(ledger_id).first_kept
 
     def last_add_confirmed(self, ledger_id: LedgerId, term: int = 0) -> LacView:
-        """What is known of the ledger's end, from entries and explicit LACs; *fenced* if ``term`` is over (rule T7),
+        """The known end of the ledger, from entries and explicit LACs; *fenced* if ``term`` is over (rule T7),
         *in doubt* if something of it may have been lost here (rule T12)."""
         ledger = self._ledgers.get(ledger_id)
         unsure = self._unsure(ledger)
@@ -221,7 +221,7 @@ def _with_doubt(holdings: Holdings, first_unsure: int, last_unsure: int) -> Hold
 
 
 def _common(one: tuple[int, int], other: tuple[int, int]) -> list[tuple[int, int]]:
-    """What two intervals have in common: an interval, or nothing."""
+    """The common part of two intervals: an interval, or nothing."""
     low, high = max(one[0], other[0]), min(one[1], other[1])
     return [(low, high)] if low <= high else []
 

@@ -108,7 +108,7 @@ class LedgerState:
         return True
 
     def trim(self, first_kept: int) -> bool:
-        """What lies below this id is no longer kept (rule U5). A trim that comes late takes nothing back. Whether it
+        """Entries below this id are no longer kept (rule U5). A trim that comes late takes nothing back. Whether it
         changed anything.
 
         An add below the trim must be met by the slow path, which knows that it has nothing to store: so no id below
@@ -283,7 +283,7 @@ _TERM = struct.Struct(">I")
 
 
 def encode_add_head(ledger_id: int, run: Run) -> bytes:
-    """What precedes the run's entries in an ADD body. Regular runs are replayed without being walked."""
+    """The head before the run's entries in an ADD body. Regular runs are replayed without being walked."""
     sizes, ids = run.sizes, run.ids
     size = sizes if type(sizes) is int and type(ids) is range and ids.step == 1 else 0
     return _ADD_HEAD.pack(ledger_id, run.first, len(ids), size)

@@ -43,7 +43,7 @@ class LogStream:
 
     @property
     def totals(self) -> Totals:
-        """What each ledger has in the log that is being written."""
+        """The amount that each ledger has in the log that is being written."""
         return self._writer.totals if self._writer is not None else {}
 
     async def append(self, buffers: Sequence[bytes], totals: Totals) -> Place:

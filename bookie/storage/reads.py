@@ -131,7 +131,7 @@ class EntryReader:
             await reads.over
 
     def memory_runs(self, ledger_id: int, first: int, last: int) -> list[Run]:
-        """What the layers above the index hold of an interval."""
+        """The part of an interval that the layers above the index hold."""
         found: list[Run] = []
         for run_map in (*self._cache.layers(ledger_id), *self._checkpointer.layers(ledger_id)):
             runs = run_map.between(first, last)
@@ -431,7 +431,7 @@ def _without(ranges: Sequence[tuple[int, int]], removed: Sequence[tuple[int, int
 
 
 def _unsure_parts(gaps: list[tuple[int, int]], unsure: tuple[int, int] | None) -> list[tuple[int, int]]:
-    """What the intervals have in common with ``unsure``; nothing without it."""
+    """The common part of the intervals and ``unsure``; nothing without it."""
     if unsure is None:
         return []
     first, last = unsure

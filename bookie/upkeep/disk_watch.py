@@ -46,7 +46,7 @@ class DiskState:
 
     @property
     def announced(self) -> tuple[bool, bool, bool]:
-        """What clients and operators are told of: low space, read-only, out of space."""
+        """The state that clients and operators are told: low space, read-only, out of space."""
         return bool(self.warned), self.read_only, self.out_of_space
 
 

@@ -278,7 +278,8 @@ class Upkeep:
 
     @property
     def shortage(self) -> Shortage:
-        """What the bookie lacks while it is read-only for lack of space, when the disks were last looked at."""
+        """The space that the bookie lacks while it is read-only for lack of space, when the disks were last looked
+        at."""
         free = {path: space.free_bytes for path, space in self.spaces.items()}
         return shortage_of(self.disks, free, self._settings.limits)
 

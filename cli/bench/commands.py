@@ -373,8 +373,8 @@ async def _run(
 
 
 async def _client_cost(measured: "Measurement", rate: float | None, batch: int) -> dict[str, Any]:
-    """What the client's process spent on an entry of an open loop, and the share of that which is the benchmark's own:
-    finding what is due, timers, latencies."""
+    """The processor time that the client's process spent on an entry of an open loop, and the share of that which is
+    the benchmark's own: finding what is due, timers, latencies."""
     from octavo.cli.bench.load import generator_seconds  # noqa: PLC0415
 
     if rate is None or not measured.operations:

@@ -57,7 +57,7 @@ class AdminClient:
         return await asyncio.to_thread(self._ask, "DELETE", target, None, ANSWER_SECONDS_MAX)
 
     async def wait_job(self, job: int) -> Mapping[str, Any]:
-        """What became of a job, once it is over."""
+        """The outcome of a job, once it is over."""
         while True:
             seen: Mapping[str, Any] = await self.get(f"/api/v1/jobs/{job}")
             if seen["state"] != "running":

@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 def examine(
     bookies: "Sequence[BookieStatus]", hold: "GarbageHold | None", finalized: "Release | None" = None, *, now: float
 ) -> list[Finding]:
-    """What is wrong, problems first. Empty for a healthy cluster. ``finalized``: the cluster's release; ``now``: the
+    """The findings, problems first. Empty for a healthy cluster. ``finalized``: the cluster's release; ``now``: the
     time in seconds since 1970."""
     from octavo.metadata.updates.cluster_release import release_of  # noqa: PLC0415
 

@@ -217,7 +217,7 @@ async def restore(
 def _principals_to_restore(
     known: "Principals | None", how: PrincipalsChoice, principals_of: Path | None
 ) -> "Principals | None":
-    """What the restored cluster gets as its principals (rule S5); None: nothing. ``known``: those of the dump."""
+    """The principals of the restored cluster (rule S5); None: nothing. ``known``: those of the dump."""
     if principals_of is not None:
         return _verified(principals_of)[2]
     if known is None or how is PrincipalsChoice.NONE:
@@ -235,7 +235,7 @@ def _state_of(principal: "Principal") -> str:
 
 
 def _told_of_principals(known: "Principals | None", back: "Principals | None") -> Iterator[str]:
-    """What an operator must know of the principals after a restore."""
+    """The facts about principals that an operator must know after a restore."""
     by_state: dict[str, list[str]] = {}
     for name, one in () if back is None else back.by_name.items():
         by_state.setdefault(_state_of(one), []).append(name)

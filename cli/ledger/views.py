@@ -76,7 +76,7 @@ def _owed(fragment: "Fragment | StreamFragment", debt: Debt) -> str:
 
 
 def debts_of(metadata: "EitherMetadata", parts: "Sequence[EitherMetadata]") -> list[Debt]:
-    """What is owed of each fragment of all parts."""
+    """The debts of each fragment of all parts."""
     if isinstance(metadata, LedgerMetadata):
         return [metadata.debt_of(fragment) for fragment in metadata.fragments]
     found: list[Debt] = []

@@ -110,7 +110,7 @@ async def _wait_ended(child: int) -> None:
 
 
 async def _read_line(descriptor: int) -> bytes:
-    """What arrives on the pipe; empty at its end. Closes the descriptor."""
+    """The line that arrives on the pipe; empty at its end. Closes the descriptor."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)

@@ -145,7 +145,7 @@ class _Candidates:
         return replace(self, usable=tuple(bookie for bookie in self.usable if bookie.bookie_id != bookie_id))
 
     def left_out(self) -> str:
-        """Who is registered and cannot be taken, in brackets."""
+        """The registered bookies that cannot be taken, in brackets."""
         reasons = [
             f"{what}: {_named(names)}"
             for what, names in (("read-only", self.read_only), ("not to be used", self.avoided))

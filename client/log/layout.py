@@ -40,7 +40,7 @@ class LogLayout(Protocol):
 
     @property
     def view(self) -> LogView:
-        """What the handle sees."""
+        """The view of the handle."""
 
     async def take_over(self, lease: LogLock | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
         """Take the log over at once, and give its writer, which holds ``lease``, if any, and calls ``on_close`` when it
@@ -64,7 +64,7 @@ class LogLayout(Protocol):
         """Skip a part that was lost. Raises :class:`InvalidArgumentError`."""
 
     async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
-        """What the metadata tell of the layout; the view has read them just now."""
+        """The status of the layout in the metadata; the view has read them just now."""
 
 
 def check_not_beyond(name: str, before: int, end: int) -> None:

@@ -153,8 +153,8 @@ class Completing:
         return wanted <= found.keys()
 
     async def _read(self, source: BookieId, position: int, first: int, last: int) -> dict[int, bytes]:
-        """What a member has of these ids, verified. Fencing, as every read of a recovery: it may be of a bookie that
-        recovery has chosen."""
+        """The entries with these ids that a member has, verified. Fencing, as every read of a recovery: it may be of a
+        bookie that recovery has chosen."""
         found: dict[int, bytes] = {}
         try:
             while first <= last:

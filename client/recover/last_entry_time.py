@@ -55,7 +55,7 @@ async def sealed_at_ms(
 
 
 async def _first_answer(asked: list[asyncio.Task[int | None]]) -> int | None:
-    """What the first of them gives that gives anything; None if none does. The others are given up."""
+    """The first answer that gives anything; None if none does. The others are given up."""
     try:
         for answered in asyncio.as_completed(asked):
             found = await answered

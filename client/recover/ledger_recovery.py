@@ -347,7 +347,7 @@ class LedgerRecovery:
         self._decide()
 
     def evidence(self, entry_id: int) -> Evidence:
-        """What the answers so far say about an id."""
+        """The answers about an id so far."""
         members = self._quorums.write_mask(entry_id)
         denying, waited_for = self._answers_about(entry_id)
         return Evidence(entry_id in self._found, self._quorums.covers(members, denying), bool(members & waited_for))

@@ -268,7 +268,7 @@ class FragmentRecovery:
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
-        """What writing back has made of the last fragment."""
+        """The fragments that writing back has made of the last one."""
         return tuple(self._fragments)
 
     @property
@@ -564,6 +564,6 @@ class FragmentRecovery:
 
 
 def _named(bookie_id: BookieId, answer: str) -> str:
-    """What a bookie answered, for an error message. Messages of its connection name the bookie already."""
+    """The answer of a bookie, for an error message. Messages of its connection name the bookie already."""
     name = f"bookie {bookie_id}"
     return answer if answer.startswith(name) else f"{name}: {answer}"

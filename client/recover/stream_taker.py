@@ -330,7 +330,7 @@ class StreamTaker:
             return None
 
     async def _patiently[T](self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the metadata store says, also if it does not answer for a while."""
+        """The answer of the metadata store, also if it does not answer for a while."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.recovery_timeout_seconds
         while True:

@@ -140,7 +140,7 @@ class Takeover:
 
     @property
     def recovery(self) -> LedgerRecovery | None:
-        """What looks for the end of the term; None while nothing is to be asked."""
+        """The machine that looks for the end of the term; None while nothing is to be asked."""
         return self._recovery
 
     @property

@@ -42,7 +42,7 @@ class Piece:
 
     @property
     def form(self) -> Form:
-        """What its fragments have in common."""
+        """The form that its fragments share."""
         return form_of(self.fragments[0])
 
     @property
@@ -67,7 +67,7 @@ class Piece:
 
     @property
     def base(self) -> int:
-        """What is added to a place to get its position."""
+        """The number that is added to a place to get its position."""
         return self.fragments[0].first_position - self.fragments[0].first_entry_id
 
     @property
@@ -108,7 +108,7 @@ class Piece:
 
 
 def form_of(fragment: StreamFragment) -> Form:
-    """What a fragment has in common with the others of its piece."""
+    """The form that a fragment shares with the others of its piece."""
     return fragment.term, len(fragment.bookies), fragment.write_quorum, fragment.ack_quorum, fragment.key
 
 
@@ -153,7 +153,7 @@ def same_piece(part: StreamMetadata, known: Piece) -> Piece:
 
 
 def grown_piece(tail: StreamMetadata, known: Piece) -> Piece:
-    """What has become of a growing piece, with an end if it has got one. ``tail``: the latest metadata, without pages.
+    """A growing piece as it is now, with an end if it has got one. ``tail``: the latest metadata, without pages.
 
     Raises :class:`PieceMovedError` if they do not tell: nothing of it is left there.
     """

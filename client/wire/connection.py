@@ -119,7 +119,7 @@ class BookieConnection:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the bookie that is connected understands beyond the protocol's version; empty while not connected."""
+        """The capabilities of the connected bookie beyond the protocol's version; empty while not connected."""
         return frozenset(self._peer.capabilities) if self._peer is not None else frozenset()
 
     # --- asking -----------------------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ class WireSecurity:
             read_key(self._key_file)
 
     def protocol(self, wire: Wire, bookie_id: BookieId, host: str, *, registered: str | None) -> asyncio.Protocol:
-        """What to give to the event loop for the wire of a connection to ``host``. ``registered``: what the bookie's
-        registration says of TLS; None: it has none."""
+        """The protocol to give to the event loop for the wire of a connection to ``host``. ``registered``: what the
+        bookie's registration says of TLS; None: it has none."""
         if self._files is None or self._tls is None or (self._tls.registered_only and registered == "off"):
             return wire
         by_id = self._tls.verify == "bookie-id"

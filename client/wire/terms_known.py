@@ -47,5 +47,6 @@ type TermConnection = BookieConnection | WithoutTerms
 
 
 def for_term(connection: BookieConnection, term: int) -> TermConnection:
-    """What a writer of ``term`` sends through; 0 for a ledger with one writer, which every bookie knows."""
+    """The connection that a writer of ``term`` sends through; 0 for a ledger with one writer, which every bookie
+    knows."""
     return WithoutTerms(connection) if term and lacks_terms(connection) else connection

@@ -471,7 +471,7 @@ class Replication:
         settled.set_result(made)
 
     async def _decided(self, chosen: Commit | None) -> Commit | None:
-        """What to write into the metadata, if anything, once these bookies are chosen."""
+        """The change to write into the metadata, if any, once these bookies are chosen."""
         return chosen
 
     async def _find_spares(self, wanted: FindSpares) -> dict[int, BookieId]:

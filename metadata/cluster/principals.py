@@ -96,7 +96,7 @@ def encode_principals(principals: Principals) -> bytes:
 
 
 def decode_principals(value: bytes) -> Principals:
-    """What the document holds. Raises :class:`MetadataError`: a bookie then keeps what it knew."""
+    """The principals in the document. Raises :class:`MetadataError`: a bookie then keeps what it knew."""
     reader = FieldReader(decode_object(value, what="the principals", format_max=FORMAT), "the principals")
     by_name: dict[str, Principal] = {}
     for fields in reader.get("principals", list):

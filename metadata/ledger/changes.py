@@ -75,7 +75,7 @@ class MetadataChange(Protocol):
     """A change that a client wants to make to a ledger's metadata."""
 
     def decide(self, current: LedgerMetadata) -> Decision:
-        """What to do, given the stored metadata. Has no effects and may be called any number of times."""
+        """The decision, given the stored metadata. Has no effects and may be called any number of times."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ NO_DEBT: Final = Debt(0, -1)
 
 
 def debt_in_range(kept: FullCopies | None, recorded: Debt | None, first: int, last: int | None) -> Debt:
-    """What is owed of the entries ``first..last`` of a fragment with this recorded debt. ``last``: None while the
+    """The debt of the entries ``first..last`` of a fragment with this recorded debt. ``last``: None while the
     fragment is not settled: then it owes nothing yet."""
     if kept is None or last is None:
         return NO_DEBT

@@ -203,7 +203,7 @@ class LedgerMetadata:
         return EntryId(_end_of(self.last_entry_id))
 
     def debt_of(self, fragment: Fragment) -> Debt:
-        """What is owed of a fragment (rule I9): nothing while it is not settled."""
+        """The debt of a fragment (rule I9): nothing while it is not settled."""
         last = self.fragment_last_entry_id(fragment)
         return debt_in_range(self.full_copies, fragment.debt, fragment.first_entry_id, last)
 

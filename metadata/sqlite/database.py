@@ -361,7 +361,7 @@ class Database:
             self._execute("DELETE FROM sessions WHERE session = ?", (session,))
 
     def look_for_changes(self) -> Changes:
-        """What other connections changed since the previous call, or since opening. Cheap when nothing changed."""
+        """The changes by other connections since the previous call, or since opening. Cheap when nothing changed."""
         with self._reading():
             records = False
             data_version = self.pragma("data_version")
@@ -437,7 +437,7 @@ class Database:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """What is read inside counts only if the file is still in its place afterwards, and no older."""
+        """Values that are read inside count only if the file is still in its place afterwards, and no older."""
         with self._translated():
             yield
             self._check_in_place()

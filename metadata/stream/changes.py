@@ -76,7 +76,7 @@ class StreamChange(Protocol):
     """A change that a client wants to make to a stream's metadata."""
 
     def decide(self, current: StreamMetadata) -> StreamDecision:
-        """What to do, given the stored metadata. Has no effects and may be called any number of times."""
+        """The decision, given the stored metadata. Has no effects and may be called any number of times."""
 
 
 @dataclass(frozen=True, slots=True)

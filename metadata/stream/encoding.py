@@ -59,7 +59,7 @@ def encode_stream(stream: StreamMetadata) -> bytes:
 
 
 def _encode_part(stream: StreamMetadata) -> str:
-    """What only streams have."""
+    """The fields that only streams have."""
     fields: dict[str, Any] = {
         **stream.unknown_stream_fields,
         "owner": stream.owner,

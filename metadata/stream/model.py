@@ -195,7 +195,7 @@ class StreamMetadata:
         return EntryId(fragment.first_entry_id + self.fragments[at].first_position - fragment.first_position - 1)
 
     def debt_of(self, fragment: StreamFragment) -> Debt:
-        """What is owed of a fragment of the tail (rule I9): nothing while it is not settled, and nothing of what was
+        """The debt of a fragment of the tail (rule I9): nothing while it is not settled, and nothing of what was
         truncated."""
         first = max(fragment.first_entry_id, self.start_place)
         return debt_in_range(self.full_copies, fragment.debt, first, self.last_place_of(fragment))

@@ -87,7 +87,7 @@ class PagePlan:
 
 
 def pages_prefix(ledger_id: LedgerId) -> str:
-    """What the documents of the pages of a stream start with."""
+    """The common beginning of the documents of a stream's pages."""
     return f"{PAGES_PREFIX}{ledger_id}/"
 
 
@@ -253,8 +253,9 @@ def _may_be_large(stream: StreamMetadata) -> bool:
 
 
 def plan_paging(stream: StreamMetadata, last_page: bytes | None) -> PagePlan | None:
-    """What to page out of the root now, whether or not that is due; None if its tail has one fragment only, which is
-    the writer's. ``last_page``: the value of the last page, checked (:func:`check_page`), or None if there is none."""
+    """The fragments to page out of the root now, whether or not that is due; None if its tail has one fragment only,
+    which is the writer's. ``last_page``: the value of the last page, checked (:func:`check_page`), or None if there is
+    none."""
     moved = stream.fragments[: _moved_count(stream)]
     if not moved:
         return None

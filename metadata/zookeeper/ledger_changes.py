@@ -73,7 +73,7 @@ async def _attempt(
 
 
 def _settled(changes: Sequence[_Change], found: Sequence[Node | None]) -> Answer | None:
-    """What a transaction whose answer was lost has been answered, or must have been; None when it was not executed and
+    """The answer that a transaction whose answer was lost has got, or must have got; None when it was not executed and
     may be sent again as it is."""
     if any(_is_made(change, node) for change, node in zip(changes, found, strict=True)):
         # Executed as a whole; what other clients did to some of the nodes since is for later.

@@ -262,8 +262,8 @@ class SessionRecords:
             # Another handle was faster: look again.
 
     async def _checks_of(self, unchanged: Unchanged) -> list[Request] | None:
-        """What makes a transaction fail when this guarded record has another version; None if it has one now, or is
-        gone."""
+        """The checks that make a transaction fail when this guarded record has another version; None if it has one now,
+        or is gone."""
         path = self._paths.node(unchanged.kind, unchanged.key)
         node = await self._nodes.read(path)
         if node is None or version_of(node.stat) != unchanged.version:

@@ -6,7 +6,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 
 def default_read_limit(options: SourceOptions) -> ReadLimit:
-    """What one batch takes, for Spark."""
+    """The limit of one batch, for Spark."""
     if options.entries_per_trigger_max is not None:
         return ReadMaxRows(options.entries_per_trigger_max)
     if options.bytes_per_trigger_max is not None:

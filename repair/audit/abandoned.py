@@ -90,7 +90,7 @@ class AbandonedLedgers:
 
 
 def _writers(metadata: EitherMetadata) -> object:
-    """What of the metadata a writer changes."""
+    """The part of the metadata that a writer changes."""
     if isinstance(metadata, LedgerMetadata):
         return metadata
     return metadata.term, metadata.state, metadata.last_fragment

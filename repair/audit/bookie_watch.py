@@ -132,7 +132,7 @@ class BookieWatch:
         return now
 
     async def _count(self, states: RepairStates, observed: Observed) -> Waits | None:
-        """What has been waited for, by now. None while all bookies are there: then nothing is asked, and nothing noted
+        """The waits as counted by now. None while all bookies are there: then nothing is asked, and nothing noted
         (rule A4)."""
         if not any(map(is_counted, states.bookies.values())) and observed.known <= observed.registered:
             return None
@@ -223,7 +223,7 @@ class BookieWatch:
 
 
 def _decoded(value: bytes | None) -> Waits | None:
-    """What has been counted; None if that is nothing, or cannot be understood: then it is counted anew."""
+    """The count so far; None if that is nothing, or cannot be understood: then it is counted anew."""
     if value is None:
         return None
     try:

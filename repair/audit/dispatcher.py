@@ -201,7 +201,7 @@ class Dispatcher:
                 self._enqueue(job.ledger_id, urgent=True)
 
     async def _unchanged(self, metadata: EitherMetadata, job: Job, target: BookieId) -> Blocked | None:
-        """What the target should have done, and has not, in the first part in which there is anything."""
+        """The work that the target should have done, and has not, in the first part in which there is anything."""
         if job.old is not None and job.old in self._leaving:
             async for part in self._rounds.parts.naming(metadata, [job.old]):
                 if replaceable(part, job.old, target):

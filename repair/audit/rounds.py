@@ -172,7 +172,7 @@ class Rounds:
                 self._to_ask.pop(ledger_id, None)
 
     async def _ask_about_one(self, metadata: EitherMetadata, states: RepairStates) -> Holes:
-        """What the members of a ledger say, part by part; those with a condition count as silent."""
+        """The answers of the members of a ledger, part by part; those with a condition count as silent."""
         short: set[BookieId] = set()
         silent: set[BookieId] = set()
         members = await self.parts.members(metadata)

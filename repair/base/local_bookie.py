@@ -32,7 +32,7 @@ class LocalCopies(Protocol):
         :class:`ProtocolError`, :class:`NoSuchLedgerError`, :class:`BookieReadOnlyError`."""
 
     async def missing(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = (1, (0,))) -> Holdings:
-        """What the bookie lacks, from its index; no entry is read."""
+        """The entries that the bookie lacks, from its index; no entry is read."""
 
     async def verified(self, ledger_id: LedgerId, first: int, last: int, *, stripe: Stripe = (1, (0,))) -> Holdings:
         """As :meth:`missing`, with every held entry read back: what does not verify is unknown, and what is held is
@@ -50,7 +50,7 @@ class LocalCopies(Protocol):
 
     @property
     def doubt(self) -> Doubt | None:
-        """What the bookie is in doubt about; None when it is in doubt about nothing."""
+        """The doubt of the bookie; None when it is in doubt about nothing."""
 
     async def mark_sure(
         self, sure_below: int, exceptions: Mapping[LedgerId, int], term_floors: Mapping[LedgerId, int]

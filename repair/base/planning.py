@@ -107,7 +107,7 @@ def plan_ledger(
     racks: Mapping[BookieId, str],
     rng: Chance,
 ) -> Planned | Blocked | None:
-    """What is to be done next about the leaving bookies that a ledger names; None: nothing.
+    """The next step for the leaving bookies that a ledger names; None: nothing.
 
     ``full``: targets whose plans have no room. ``racks``: the racks of bookies that are not registered, as far as they
     are known. Raises :class:`TargetsFullError` when only full targets could do it.

@@ -50,8 +50,8 @@ class StreamParts:
         bookie. Changed only here."""
 
     async def seen(self, metadata: EitherMetadata) -> Seen | None:
-        """What the census keeps of a ledger or a stream; None if it was deleted meanwhile. A page that cannot be
-        understood is left out, and noted in :attr:`damaged`. Raises :class:`MetadataUnavailableError`."""
+        """The part of a ledger or a stream that the census keeps; None if it was deleted meanwhile. A page that cannot
+        be understood is left out, and noted in :attr:`damaged`. Raises :class:`MetadataUnavailableError`."""
         seen = Seen.of(metadata)
         self.damaged.pop(metadata.ledger_id, None)
         if isinstance(metadata, LedgerMetadata) or not metadata.pages:

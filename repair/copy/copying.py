@@ -124,7 +124,7 @@ class CopyWindow:
         return self.next_ask() is None
 
     def verdict(self, entry_id: int) -> Verdict:
-        """What is to be done about an id of the window."""
+        """The next step for an id of the window."""
         told = self._told.get(entry_id, {})
         return VERDICTS[
             entry_id not in self._needed,

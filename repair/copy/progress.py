@@ -82,7 +82,7 @@ class Progress:
         self._running.discard(job)
 
     def report(self, *, entries_copied: int, bytes_copied: int) -> Report:
-        """What is to be stored now."""
+        """The report to be stored now."""
         return replace(self._report, entries_copied=entries_copied, bytes_copied=bytes_copied)
 
     @property

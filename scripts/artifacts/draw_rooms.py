@@ -80,7 +80,7 @@ def rooms_of(package: str, rooms: Graph) -> dict[str, frozenset[str]]:
 
 
 def label(room: str) -> str:
-    """What a box says: a room's own name, ``(root)`` for what stands in no sub-folder."""
+    """The label of a box: a room's own name, ``(root)`` for what stands in no sub-folder."""
     return {"__init__": "(face)"}.get(room.rpartition(".")[2], room.rpartition(".")[2]) if "." in room else "(root)"
 
 

@@ -129,7 +129,7 @@ def fields_of(fields: Sequence[Field], where: str) -> list[list[str]]:
 
 
 def limits_of(field: Field) -> str:
-    """What a value must keep to."""
+    """The limits of a value."""
     if field.choices:
         return ", ".join(f"`{choice}`" for choice in field.choices)
     if field.length_max is not None:

@@ -44,7 +44,7 @@ class Panel(NamedTuple):
 
 
 def overview() -> list[Panel]:
-    """What an operator looks at first."""
+    """The panels at which an operator looks first."""
 
     def rate(name: str) -> str:
         return f"sum by (instance) (rate({name}{{{CHOSEN}}}[{INTERVAL}]))"

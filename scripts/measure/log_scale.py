@@ -45,13 +45,13 @@ LISTED_SEGMENTS = 1000
 
 
 def memory_bytes() -> int:
-    """What this process has in memory now."""
+    """The memory of this process now."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def processor_seconds() -> float:
-    """What this process has used so far."""
+    """The processor time that this process has used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -95,7 +95,7 @@ async def measure_segments(uri: str, arguments: argparse.Namespace) -> dict[str,
 
 
 async def measure_segments_of(uri: str, count: int) -> dict[str, Any]:
-    """What opening, seeking, leading, adding and rolling take in a log of ``count`` segments."""
+    """The times of opening, seeking, leading, adding and rolling in a log of ``count`` segments."""
     name = f"segments/{count}"
     async with octavo.connect(uri) as client:
         await (await client.create_log(name, layout="chain")).close()

@@ -190,7 +190,7 @@ class Bench:
         """The log with very many fragments, which all rounds of its case share: it takes a minute to make."""
 
     async def _made(self, kind: str, name: str | None = None) -> Any:
-        """What is there before the takeover."""
+        """The things that exist before the takeover."""
         entries = _ENTRIES
         if self._case == "large":
             entries = max(entries, self._arguments.megabytes * 2**20 // len(_PAYLOAD))

@@ -133,13 +133,14 @@ RIDDLE = re.compile(r"(?:Who|What)\b(?! (?:if|happens when)\b)")
 
 
 def riddles(source: str) -> list[str]:
-    """The docstrings of modules and classes that begin with a riddle."""
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef)]
+    """The docstrings that begin with a riddle."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     first_lines = [(ast.get_docstring(node) or "").partition("\n")[0] for node in nodes]
     return [line for line in first_lines if RIDDLE.match(line)]
 
 
-def test_no_docstring_of_a_module_or_class_begins_with_a_riddle() -> None:
+def test_no_docstring_begins_with_a_riddle() -> None:
     paths = [path for path in tree_files() if path.suffix == ".py" and path.parts[0] != "tests"]
     found = {str(path): wrong for path in paths if (wrong := riddles((ROOT / path).read_text(encoding="utf-8")))}
     assert found == {}
@@ -148,6 +149,7 @@ def test_no_docstring_of_a_module_or_class_begins_with_a_riddle() -> None:
 def test_a_riddle_is_noticed() -> None:
     assert riddles('"""What a log asks of its client."""') != []
     assert riddles('class Log:\n    """Who leads, and\n    reads."""') != []
+    assert riddles('async def ask():\n    """What is answered."""') != []
     assert riddles('"""Whatever happens, it is said."""\n\nclass Log:\n    """The leader."""') == []
 
 

@@ -63,7 +63,7 @@ class LogChange(Protocol):
     """Something a client wants of the list of a log."""
 
     def decide(self, current: LogDocument) -> Decision:
-        """What to do, given what stands in the store. Has no effects and may be called any number of times."""
+        """The decision, given the stored list. Has no effects and may be called any number of times."""
 
 
 @dataclass(frozen=True, slots=True)

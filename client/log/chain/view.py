@@ -139,7 +139,7 @@ class ChainView:
         return self.document.end_of_term(term)
 
     def sealed_bounds(self, wanted_ms: int) -> tuple[int, int]:
-        """What the ends of segments tell of the first entry that was sealed at this time or later."""
+        """The bounds that the ends of segments give for the first entry that was sealed at this time or later."""
         low, high = self.first_position, self.end
         for page in self.document.pages:
             if page.sealed_at_ms < wanted_ms:

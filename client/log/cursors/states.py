@@ -103,7 +103,7 @@ class CursorCell:
         self._state = _AFTER_MOVE.get(self._state, self._state)
 
     def take(self) -> CursorState | None:
-        """What is to be stored now; None: nothing."""
+        """The position to be stored now; None: nothing."""
         if self._state in (CellState.KNOWN, CellState.ENDED):
             return None
         assert self._state is CellState.MOVED, "one write at a time"
@@ -111,13 +111,13 @@ class CursorCell:
         return self._known
 
     def stored(self, found: CursorState) -> None:
-        """What was taken is stored; ``found`` stands in the store."""
+        """The position that was taken is stored; ``found`` stands in the store."""
         if self._state is not CellState.ENDED:
             self.learn(found)
             self._state = _AFTER_STORED.get(self._state, self._state)
 
     def not_stored(self) -> None:
-        """What was taken may not be stored."""
+        """The position that was taken may not be stored."""
         self._state = _AFTER_FAILURE.get(self._state, self._state)
 
     def learn(self, found: CursorState) -> None:

@@ -411,7 +411,7 @@ def decode_page(value: bytes, what: str) -> tuple[Segment, ...]:
 
 
 def page_reference(document: str, segments: Sequence[Segment]) -> PageReference:
-    """What the list says of a page of these segments, all of them closed."""
+    """The reference in the list to a page of these segments, all of them closed."""
     first, last = segments[0], segments[-1]
     assert first.first_position is not None, "pages hold closed segments"
     assert last.stop_position is not None, "pages hold closed segments"

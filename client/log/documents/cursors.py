@@ -31,7 +31,7 @@ class CursorState:
         return EPOCH + timedelta(milliseconds=self.touched_at_ms)
 
     def raised_to(self, other: "CursorState") -> "CursorState":
-        """What stands there once both were asked for: neither number ever falls (rule P11)."""
+        """The state once both were asked for: neither number ever falls (rule P11)."""
         return CursorState(max(self.position, other.position), max(self.touched_at_ms, other.touched_at_ms))
 
 

@@ -43,7 +43,7 @@ def list_document(name: str) -> str:
 
 
 def list_prefix(prefix: str) -> str:
-    """What the documents of all logs whose names start with ``prefix`` start with."""
+    """The common beginning of the documents of all logs whose names start with ``prefix``."""
     return _LISTS + _escape(prefix)
 
 

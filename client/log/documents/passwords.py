@@ -9,7 +9,7 @@ import hmac
 
 
 def log_verifier(password: bytes, log_id: str, salt: bytes) -> bytes:
-    """What the list of the log keeps: a salted hash, from which neither password nor key can be had."""
+    """The verifier that the list of the log keeps: a salted hash, from which neither password nor key can be had."""
     key = hmac.digest(hashlib.sha256(password).digest(), b"octavo log key 1 " + log_id.encode("ascii"), "sha256")
     return hashlib.sha256(salt + key).digest()
 

@@ -49,11 +49,11 @@ class LogLead(Protocol):
 
     @property
     def active(self) -> ActiveSegment:
-        """What is written now."""
+        """The segment that is written now."""
 
     @property
     def upkeep(self) -> Upkeep:
-        """What is to be done once a minute."""
+        """The work that is to be done once a minute."""
 
     async def check_lead(self) -> None:
         """Read the metadata; raise :class:`NotLeaderError` if another client leads by now, :class:`NoSuchLogError`."""
@@ -79,7 +79,7 @@ class LogLead(Protocol):
         failure is that of the active segment."""
 
     async def look_after(self) -> None:
-        """What is done once a minute, whether there is anything to be tidied or not."""
+        """Called once a minute, whether there is anything to be tidied or not."""
 
     async def rest(self, seconds: float) -> None:
         """Give the log an end that the next leader need not look for, within this time. Everything sent is
@@ -87,8 +87,8 @@ class LogLead(Protocol):
         require: then nothing has changed (rule G4)."""
 
     def lacking_copies(self) -> OctavoError | None:
-        """What :meth:`rest` would raise for lack of copies if it did not wait for them; None if there are all that are
-        required."""
+        """The error that :meth:`rest` would raise for lack of copies if it did not wait for them; None if there are all
+        that are required."""
 
     async def watch(self, on_end: Callable[[OctavoError], None]) -> None:
         """Watch the metadata; tell ``on_end`` that the log is deleted, or that another client leads."""

@@ -21,7 +21,7 @@ class Place(Protocol):
 
     @property
     def base(self) -> int:
-        """What is added to an entry id to get its position. Below 0 for streams, whose ids are larger."""
+        """The number that is added to an entry id to get its position. Below 0 for streams, whose ids are larger."""
 
     @property
     def stop(self) -> int | None:
@@ -140,8 +140,8 @@ class LogView(Protocol):
         """A reader of the stretch, which disturbs no writer. It may be shared. Raises :class:`NoSuchLedgerError`."""
 
     async def explain_missing(self, position: int, error: NoSuchLedgerError) -> None:
-        """What held ``position`` is gone. Return if the metadata have changed, so that reading can go on or be refused.
-        Raises :class:`LogDamagedError` if not, and :class:`NoSuchLogError`."""
+        """The ledger or page that held ``position`` is gone. Return if the metadata have changed, so that reading can
+        go on or be refused. Raises :class:`LogDamagedError` if not, and :class:`NoSuchLogError`."""
 
     def sealed_bounds(self, wanted_ms: int) -> tuple[int, int]:
         """Two positions, as close as the metadata alone can tell: all entries below the first were sealed before this

@@ -53,7 +53,7 @@ class StreamLogChange(Protocol):
     """Something a client wants of the document of a log that is a stream."""
 
     def decide(self, current: StreamLogDocument) -> StreamLogDecision:
-        """What to do, given what stands in the store. Has no effects and may be called any number of times."""
+        """The decision, given the stored document. Has no effects and may be called any number of times."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,8 @@ class StreamHousekeeper:
 
 
 def age_facts(document: StreamLogDocument, root: StreamMetadata) -> LogFacts:
-    """What the metadata tell of ages. Places are entry ids: positions may be taken a second time by a later term."""
+    """The facts about ages in the metadata. Places are entry ids: positions may be taken a second time by a later
+    term."""
     pieces: list[PageReference | StreamFragment] = [*root.pages, *root.fragments]
     return LogFacts(
         stop=root.last_fragment.first_entry_id,

@@ -151,7 +151,7 @@ class StreamLayout:
         )
 
     async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
-        """What the metadata tell."""
+        """The status in the metadata."""
         document, stream = self.view.document, self.view.root.value
         clocks = await self._housekeeper.ages.clocks()
         return LayoutStatus(

@@ -67,7 +67,7 @@ class StreamPlace:
 
     @property
     def base(self) -> int:
-        """What is added to a place to get its position."""
+        """The number that is added to a place to get its position."""
         return self.piece.base
 
     @property

@@ -436,7 +436,8 @@ class LogWriter(AddFront, Closable):
                 log.warning("log %s: housekeeping failed: %s", self._name, error.message)
 
     def _end_unless_busy(self, error: OctavoError) -> None:
-        """What is under way comes to the same end by itself, and learns what became of its adds."""
+        """End the writer, unless something is under way: that comes to the same end by itself, and learns what became
+        of its adds."""
         if self._life is Life.WRITING and not self._runs and self._rolling is None and self._closing is None:
             self._end(error)
 

@@ -267,7 +267,7 @@ class FullCopiesPipeline(Pipeline):
         return attempt == self._attempt and position in self._joiners and self._change is None and not self._stopped
 
     def _with_joiners(self, run: Run) -> int:
-        """Who has confirmed the run once the joiners have joined."""
+        """The slots that have confirmed the run once the joiners have joined."""
         confirmed = run.confirmed
         for position, joiner in self._joiners.items():
             bit = 1 << position
@@ -275,7 +275,7 @@ class FullCopiesPipeline(Pipeline):
         return confirmed
 
     def _feed(self, position: int) -> list[Effect]:
-        """What the joiner has not been sent. It is one that is ready."""
+        """The entries that the joiner has not been sent. It is one that is ready."""
         joiner, bit, size = self._joiners[position], 1 << position, self._quorums.ensemble_size
         start = max(joiner.cursor, self._oldest) - self._oldest
         runs = [

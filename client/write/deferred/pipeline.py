@@ -217,7 +217,7 @@ class DeferredPipeline(Pipeline):
         self._held_first[position] = min([run.first for run in runs] + ([] if known is None else [known]), default=None)
 
     def _forget(self, position: int) -> None:
-        """What the slot has accepted and not forced is lost."""
+        """Forget the entries that the slot has accepted and not forced: they are lost."""
         self._held[position], self._held_first[position] = [], None
         self._forcing[position] = None
         for run in self._runs:
