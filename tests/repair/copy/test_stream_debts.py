@@ -31,7 +31,7 @@ LAST = place(4, 2)
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[RepairCluster]:
-    async with repair_cluster("streamdebts", 4, audit_seconds=0.05) as cluster:
+    async with repair_cluster("streamdebts", 4, audit_seconds=0.05, lost_seconds=600.0) as cluster:
         yield cluster
 
 
