@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 from octavo.bookie.identity.incarnation import IdentityLostError
 from octavo.metadata import BookieLease, BookieRegistration, MetadataStore
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import ClientClosedError, LeaseLostError, MetadataConflictError, OctavoError
 
 log = structlog.get_logger("octavo.bookie")

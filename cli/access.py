@@ -184,7 +184,7 @@ async def _read(store: "MetadataStore") -> "tuple[Principals, int | None]":
 async def _change(session: Session, change: "Callable[[Principals], Principals]") -> None:
     """Change the document by compare-and-set; when another command has changed it meanwhile, do it again on that."""
     from octavo.metadata.cluster.principals import DOCUMENT, encode_principals  # noqa: PLC0415
-    from octavo.metadata.store.store import Version  # noqa: PLC0415
+    from octavo.metadata.store.values import Version  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         for _ in range(_ATTEMPTS_MAX):

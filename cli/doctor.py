@@ -223,7 +223,7 @@ async def _cluster(session: Session) -> list[Finding]:
 
 async def _largest_document(store: "MetadataStore") -> list[Finding]:
     """Store and delete a document of the largest size: with ZooKeeper, `jute.maxbuffer` must allow it."""
-    from octavo.metadata.store.store import DOCUMENT_BYTES_MAX
+    from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
 
     name = f"doctor/{os.getpid()}-{os.urandom(8).hex()}"
     try:

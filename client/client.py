@@ -56,7 +56,8 @@ from octavo.metadata.clocks.boot_time import BootClock, boot_clock_of
 from octavo.metadata.connect import open_cluster
 from octavo.metadata.ledger.model import CLIENT_NAME_CHARACTERS_MAX, LOG_KEY, Fragment, LedgerMetadata
 from octavo.metadata.own_tasks import result_of
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
 from octavo.protocol.errors import (
     ClientClosedError,

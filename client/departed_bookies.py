@@ -16,7 +16,8 @@ from octavo.client.supervisor import Supervisor
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.cluster.repair_states import DOCUMENT, decode_states
 from octavo.metadata.store.follow import follow
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import OctavoError, TasksCancelledError
 from octavo.protocol.ids import BookieId, LedgerId
 

@@ -18,15 +18,8 @@ from octavo.metadata.ledger.changes import (
     ReplaceMember,
 )
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
-from octavo.metadata.store.store import (
-    BookieLease,
-    Lease,
-    LockHolder,
-    MetadataStore,
-    Version,
-    Versioned,
-    Watch,
-)
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import BookieLease, Lease, LockHolder, Version, Versioned, Watch
 from octavo.metadata.updates.update import update_ledger, update_stream
 
 __all__ = [

@@ -9,7 +9,8 @@ from typing import Final
 from octavo.metadata.memory import is_memory_server, memory_server, open_memory_store
 from octavo.metadata.sqlite.store import open_sqlite_store, path_of_uri
 from octavo.metadata.store.driver import ClusterOrigin
-from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT, MetadataStore
+from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT
+from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import InvalidArgumentError, MetadataError, MetadataUnavailableError, OctavoError
 from octavo.protocol.os_errors import explained
 from octavo.security import forks

@@ -14,8 +14,9 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from octavo.metadata.store.driver import SESSION_KINDS, Kind, Listener, Record, RecordStore, Unchanged
-from octavo.metadata.store.handle import RecordMetadataStore
-from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT, Version
+from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import ID_MAX, LedgerId
 
@@ -337,8 +338,8 @@ def is_memory_server(name: str) -> bool:
 
 def open_memory_store(
     server: MemoryServer, *, lease_seconds: float = LEASE_SECONDS_DEFAULT, rng: random.Random | None = None
-) -> RecordMetadataStore:
+) -> MetadataStore:
     """A handle on ``server``. ``rng`` generates the names of its sessions."""
-    return RecordMetadataStore(
+    return MetadataStore(
         MemoryRecordStore(server), lease_seconds=lease_seconds, clock=server.now, rng=rng or random.SystemRandom()
     )

@@ -18,7 +18,7 @@ from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.cluster.repair_states import DOCUMENT, Condition, RepairStates, decode_states
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.store.follow import follow
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.adaptive_rate import AdaptiveRate

@@ -38,7 +38,8 @@ from octavo.bookie.identity.incarnation import Incarnation
 from octavo.bookie.identity.older_metadata import Seen, hold_garbage_if_older
 from octavo.metadata.cluster.registration import Cookie
 from octavo.metadata.cluster.repair_states import DOCUMENT, Condition, decode_states
-from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT, MetadataStore
+from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT
+from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import BookieId
 

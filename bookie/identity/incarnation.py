@@ -15,7 +15,8 @@ import structlog
 from octavo.bookie.identity.errors import DataWrongError
 from octavo.metadata.cluster.registration import Cookie
 from octavo.metadata.cluster.repair_states import DOCUMENT, Condition, decode_states
-from octavo.metadata.store.store import MetadataStore, Version
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.protocol.ids import BookieId
 
 log = structlog.get_logger("octavo.bookie")

@@ -28,7 +28,7 @@ from octavo.bookie.offline.layout import Layout, refuse_if_unnamed
 from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EMPTY, decode_manifest, encode_manifest
 from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
 from octavo.metadata import Cookie, MetadataStore
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId
 

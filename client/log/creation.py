@@ -23,7 +23,7 @@ from octavo.client.log.stream.housekeeping import StreamHousekeeper
 from octavo.client.log.stream.update import update_stream_log
 from octavo.metadata.ledger.debts import FullCopies
 from octavo.metadata.ledger.model import LOG_KEY
-from octavo.metadata.store.store import Version, Versioned
+from octavo.metadata.store.values import Version, Versioned
 from octavo.protocol.errors import (
     LogExistsError,
     MetadataConflictError,

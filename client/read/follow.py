@@ -40,7 +40,7 @@ from octavo.client.read.range_read import ReplicaReader
 from octavo.client.read.source import LedgerSource
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata
 from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import Entry
 from octavo.protocol.errors import (
     ClientClosedError,

@@ -28,7 +28,7 @@ from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import OVERHEAD_BYTES_MAX, Entry, LedgerSecrets, Opener
 from octavo.protocol.errors import (
     ClientClosedError,

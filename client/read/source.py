@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.store import Versioned, Watch
+from octavo.metadata.store.values import Versioned, Watch
 from octavo.protocol.ids import LedgerId
 
 

@@ -32,7 +32,8 @@ from octavo.client.write.replication import Replication
 from octavo.metadata.ledger.changes import BeginRecovery, FinishRecovery
 from octavo.metadata.ledger.debts import Debt, FullCopies
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.updates.update import update_ledger
 from octavo.protocol.entries import LedgerSecrets, Opener, header_of
 from octavo.protocol.errors import (

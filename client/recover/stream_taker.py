@@ -19,7 +19,8 @@ from octavo.client.recover.recovery import FragmentRecovery
 from octavo.client.recover.takeover import Phase, Takeover, pause_seconds
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.own_tasks import result_of
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.changes import StreamChange
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.metadata.stream.term_ledger import current_term, ledger_fragment

@@ -14,7 +14,8 @@ from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.metadata.ledger.changes import who_fenced
 from octavo.metadata.ledger.debts import Debt
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.changes import ChangeFragment, RenewTerm, Rest, StreamChange, TermEnd
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState, position_in
 from octavo.metadata.stream.pages import PageMissingError

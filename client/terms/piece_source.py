@@ -6,7 +6,8 @@ from typing import Self
 
 from octavo.client.terms.pieces import Piece, grown_piece, same_piece
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.store import MetadataStore, Versioned, Watch
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned, Watch
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.ids import LedgerId
 

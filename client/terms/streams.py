@@ -11,7 +11,7 @@ from octavo.client.terms.term_segment import TermSegment, segment_kind
 from octavo.client.terms.term_writer import TermWriter
 from octavo.client.write.writer import WriterTools
 from octavo.metadata.ledger.debts import FullCopies
-from octavo.metadata.store.store import Version, Versioned
+from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.stream.model import FIRST_TERM, StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
 from octavo.protocol.errors import (

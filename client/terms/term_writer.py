@@ -23,7 +23,7 @@ from octavo.client.write.write_path import EmptyPipeline
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.client.write.writer_life import WriterState
 from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.changes import TermEnd
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.protocol.entries import LedgerSecrets

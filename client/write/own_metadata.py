@@ -13,7 +13,8 @@ from octavo.client.write.front.adds import fenced
 from octavo.metadata.ledger.changes import ChangeEnsemble, CloseLedger, MetadataChange, who_fenced
 from octavo.metadata.ledger.debts import Debt
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.updates.update import update_ledger
 from octavo.protocol.errors import (
     MetadataConflictError,

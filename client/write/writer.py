@@ -55,7 +55,8 @@ from octavo.client.write.write_path import EMPTY_DEQUE, EMPTY_PIPELINE, EmptyPip
 from octavo.client.write.writer_life import WriterLife, WriterState
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.own_tasks import result_of
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import LedgerSecrets, Sealer
 from octavo.protocol.errors import (
     ClientClosedError,

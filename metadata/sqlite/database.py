@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from octavo.metadata.sqlite.inherited import check_not_inherited, inherit
 from octavo.metadata.store.driver import ClusterOrigin, Kind, Record, Unchanged
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
 from octavo.protocol.ids import ID_MAX, LedgerId
 from octavo.protocol.os_errors import explained

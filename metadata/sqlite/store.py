@@ -19,8 +19,9 @@ from typing import Any, Final, NamedTuple
 from octavo.metadata.clocks.boot_time import boot_time_seconds
 from octavo.metadata.sqlite.database import Database
 from octavo.metadata.store.driver import SESSION_KINDS, ClusterOrigin, Kind, Listener, Record, RecordStore, Unchanged
-from octavo.metadata.store.handle import RecordMetadataStore, check_lease_seconds
-from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT, Version
+from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT, check_lease_seconds
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import (
     ClientClosedError,
     InternalError,
@@ -304,7 +305,7 @@ async def open_sqlite_store(
     boot_id: str | None = None,
     rng: random.Random | None = None,
     origin: ClusterOrigin | None = None,
-) -> RecordMetadataStore:
+) -> MetadataStore:
     """A handle on the store in the file ``path``; with ``create``, a missing store and its directories are created.
     A store that is created continues the cluster ``origin`` if there is one.
 
@@ -334,7 +335,7 @@ async def open_sqlite_store(
         executor.shutdown(wait=False)
         raise
     records = SqliteRecordStore(_uri_of(path), database, executor, poll_seconds)
-    return RecordMetadataStore(records, lease_seconds=lease_seconds, clock=clock, rng=rng or random.SystemRandom())
+    return MetadataStore(records, lease_seconds=lease_seconds, clock=clock, rng=rng or random.SystemRandom())
 
 
 def path_of_uri(uri: str) -> Path:

@@ -1,6 +1,6 @@
 """The interface of a driver: versioned records, sessions, and the counter of ledger ids.
-:class:`octavo.metadata.store.handle.RecordMetadataStore` builds the :class:`~octavo.metadata.store.store.MetadataStore`
-on it, so that encoding, watches and leases are implemented once for all drivers.
+:class:`octavo.metadata.store.store.MetadataStore` is built on it, so that encoding, watches and leases are implemented
+once for all drivers.
 
 A *session* belongs to one handle. Records made in it disappear for every reader when the session ends or is not renewed
 in time. Registrations, locks, and places in the lines before locks are such records.
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.ids import LedgerId
 
 LIST_PAGE_RECORDS: Final = 1000

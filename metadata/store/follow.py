@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from octavo.metadata.store.store import Watch
+from octavo.metadata.store.values import Watch
 from octavo.protocol.errors import ClientClosedError, OctavoError
 
 

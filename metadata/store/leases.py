@@ -13,7 +13,7 @@ from typing import Final
 from octavo.metadata.cluster.registration import BookieRegistration, encode_registration
 from octavo.metadata.own_tasks import result_of, when_cancelled
 from octavo.metadata.store.driver import Kind, RecordStore, Unchanged
-from octavo.metadata.store.store import LeaseEnd
+from octavo.metadata.store.values import LeaseEnd
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -23,12 +23,16 @@ from octavo.protocol.errors import (
     OctavoError,
 )
 
+LEASE_SECONDS_DEFAULT = 10.0
+"""How long the registrations and locks of a dead process outlive it. Long enough to survive a pause of a busy machine,
+short enough that placement soon stops offering a dead bookie."""
+
 RENEWALS_PER_LEASE: Final = 3
 """Two renewals in a row may fail or come late before a lease is lost."""
 
 
 class HeldLease:
-    """A :class:`octavo.metadata.store.store.Lease`."""
+    """A :class:`octavo.metadata.store.values.Lease`."""
 
     def __init__(self, keeper: "LeaseKeeper", kind: Kind, key: str, session: str, fencing_number: int) -> None:
         self._keeper = keeper
@@ -372,3 +376,10 @@ async def _release(lease: HeldLease) -> None:
     # If it fails, each later renewal tries again.
     with contextlib.suppress(OctavoError):
         await lease.release()
+
+
+def check_lease_seconds(lease_seconds: float) -> None:
+    """Raise :class:`InvalidArgumentError` unless this is a possible length of a lease. Drivers check before they
+    open."""
+    if lease_seconds <= 0:
+        raise InvalidArgumentError(f"a lease must last longer than 0 seconds, not {lease_seconds}")

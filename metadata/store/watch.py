@@ -98,7 +98,7 @@ class _Topic:
 
 
 class HubWatch[T]:
-    """A :class:`octavo.metadata.store.store.Watch` on a hub's topic."""
+    """A :class:`octavo.metadata.store.values.Watch` on a hub's topic."""
 
     def __init__(self, hub: "WatchHub", key: Hashable, load: Load[Any], accept: Callable[[Any], T]) -> None:
         self._hub = hub

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, Self
 
 from octavo._version import RELEASES
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError, MetadataError
 
 DOCUMENT: Final = "cluster/version"

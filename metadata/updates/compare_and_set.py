@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from octavo.metadata.ledger.changes import Refuse, Settled
-from octavo.metadata.store.store import Version, Versioned
+from octavo.metadata.store.values import Version, Versioned
 from octavo.protocol.errors import MetadataConflictError
 
 ATTEMPTS_MAX: Final = 100

@@ -3,7 +3,8 @@
 
 from typing import Final
 
-from octavo.metadata.store.store import MetadataStore, Version, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.stream.changes import PageOut, WriteStream
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.stream.page_reference import PageReference

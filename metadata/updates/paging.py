@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.stream.changes import Truncate
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.metadata.ledger.changes import MetadataChange, Refuse, Settled, Write
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.store import MetadataStore, Version, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.updates.compare_and_set import settle_change
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import LedgerId

@@ -7,8 +7,8 @@ from typing import Final, NoReturn
 
 from octavo.metadata.clocks.boot_time import boot_time_seconds
 from octavo.metadata.store.driver import ClusterOrigin
-from octavo.metadata.store.handle import RecordMetadataStore, check_lease_seconds
-from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT
+from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT, check_lease_seconds
+from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.zookeeper.layout import (
     Address,
     LedgerIdCounter,
@@ -90,7 +90,7 @@ async def open_zookeeper_store(
     clock: Callable[[], float] = boot_time_seconds,
     rng: random.Random | None = None,
     origin: ClusterOrigin | None = None,
-) -> RecordMetadataStore:
+) -> MetadataStore:
     """A handle on the cluster at ``uri``; with ``create``, a missing cluster is created. It continues the cluster
     ``origin`` if there is one.
 
@@ -113,7 +113,7 @@ async def open_zookeeper_store(
         await records.close()
         raise
     granted = min(lease_seconds, records.session.timeout_seconds)
-    return RecordMetadataStore(records, lease_seconds=granted, clock=clock, rng=rng)
+    return MetadataStore(records, lease_seconds=granted, clock=clock, rng=rng)
 
 
 def _no_cluster(uri: str) -> NoReturn:

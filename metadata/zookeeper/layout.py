@@ -47,7 +47,7 @@ import google_crc32c
 from octavo.metadata.cluster.registration import check_host
 from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_object
 from octavo.metadata.store.driver import Kind
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 
 LAYOUT_FORMAT: Final = 1

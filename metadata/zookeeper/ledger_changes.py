@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from octavo.metadata.store.driver import Kind
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.metadata.zookeeper.layout import Paths, Stat, name_of, split_version, version_of
 from octavo.metadata.zookeeper.messages import BAD_VERSION, NO_NODE, OK, ROLLED_BACK, Answer, Node, multi, set_value
 from octavo.metadata.zookeeper.nodes import Nodes, Operation

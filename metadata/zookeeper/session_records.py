@@ -11,7 +11,7 @@ import random
 from typing import Final, NamedTuple
 
 from octavo.metadata.store.driver import Kind, Unchanged
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.metadata.zookeeper.connection import AnswerLostError
 from octavo.metadata.zookeeper.layout import Paths, Stat, decode_guarded, name_of, version_of
 from octavo.metadata.zookeeper.messages import (

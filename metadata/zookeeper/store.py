@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from octavo.metadata.store.driver import Kind, Listener, Record, RecordStore, Unchanged
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.metadata.zookeeper.layout import (
     GUARDED,
     KEY_DIGITS,

@@ -16,7 +16,8 @@ from octavo.client.client import Client
 from octavo.metadata.clocks.proven_time import EARLIEST_MS
 from octavo.metadata.connect import open_cluster
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.store import MetadataStore, Version
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.pipeline.base.cluster import connected, existing_ledgers, metadata_of_each
 from octavo.pipeline.base.manifest import (
     Head,

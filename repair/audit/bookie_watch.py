@@ -14,7 +14,8 @@ from octavo.metadata.clocks.boot_time import BootClock, boot_clock_of
 from octavo.metadata.clocks.proven_time import SKEW_MS, Moment, ProvenTime
 from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.cluster.repair_states import DOCUMENT, Condition, RepairStates, decode_states, encode_states
-from octavo.metadata.store.store import MetadataStore, Version, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version, Versioned
 from octavo.protocol.errors import MetadataConflictError, MetadataError
 from octavo.protocol.ids import BookieId
 from octavo.repair.audit.bookie_states import Observed, Step, declare_lost, observe

@@ -11,7 +11,8 @@ from typing import Final
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.cluster.repair_states import RepairStates
-from octavo.metadata.store.store import MetadataStore, Version
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, LedgerId

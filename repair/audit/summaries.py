@@ -4,7 +4,8 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Any, Final
 
-from octavo.metadata.store.store import MetadataStore, Version
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import BookieId
 from octavo.repair.audit.backoff import BlockedLedgers

@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from octavo.metadata.store.store import MetadataStore, Version
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.protocol.errors import MetadataUnavailableError
 

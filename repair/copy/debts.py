@@ -15,7 +15,8 @@ from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.ledger.changes import PayDebt
 from octavo.metadata.ledger.debts import NO_DEBT, Debt
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.stream.changes import PayStreamDebt, ReplacePages
 from octavo.metadata.stream.model import StreamMetadata

@@ -18,7 +18,8 @@ from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.cluster.repair_states import DOCUMENT, RepairStates, decode_states
 from octavo.metadata.ledger.changes import Decision, Refuse, ReplaceMember, Settled
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.store import MetadataStore, Version, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.stream.changes import ReplaceStreamMember, WriteStream
 from octavo.metadata.stream.model import StreamMetadata

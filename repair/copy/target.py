@@ -5,7 +5,8 @@ import contextlib
 from typing import Final
 
 import structlog
-from octavo.metadata.store.store import MetadataStore, Version
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import (
     ClientClosedError,
     MetadataConflictError,

@@ -16,7 +16,8 @@ from typing import Final
 
 import structlog
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.store import MetadataStore, Version
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import (
     MetadataConflictError,
     MetadataError,

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from octavo.metadata.cluster.registration import Cookie
 from octavo.metadata.cluster.repair_states import BookieCondition, Condition
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import MetadataConflictError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.operate.operators import (

@@ -20,7 +20,6 @@ from octavo.metadata import BookieRegistration, BookieState, MetadataStore
 from octavo.metadata.cluster.registration import UNREGISTERED_SECONDS_MAX
 from octavo.metadata.cluster.repair_states import BookieCondition, Condition
 from octavo.metadata.memory import MemoryServer, open_memory_store
-from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.protocol.errors import BookieShuttingDownError, MetadataUnavailableError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Added, ListEntries, Missing, ReadAnswer
@@ -50,7 +49,7 @@ class World:
         self.handles = 0
 
     @asynccontextmanager
-    async def handle(self) -> AsyncIterator[RecordMetadataStore]:
+    async def handle(self) -> AsyncIterator[MetadataStore]:
         self.handles += 1
         rng = random.Random(self.handles)
         async with open_memory_store(self.server, lease_seconds=LEASE_SECONDS, rng=rng) as store:

@@ -8,7 +8,7 @@ from octavo.cli.bookies import forget_bookie
 from octavo.cli.session import CommandError
 from octavo.metadata import Fragment, MetadataStore
 from octavo.metadata.memory import MemoryServer, open_memory_store
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from support.metadata.interposed_store import InterposedStore
 from support.metadata.ledger_metadata import bookie_ids, fragment, open_ledger

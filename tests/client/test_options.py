@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 from octavo.client.options import ClientOptions, ConnectOptions
-from octavo.metadata.store.store import LEASE_SECONDS_DEFAULT
+from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT
 from support.tree import ROOT
 
 import octavo

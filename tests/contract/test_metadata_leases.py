@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 from octavo.metadata import BookieState, MetadataStore
-from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.protocol.errors import LeaseLostError, MetadataConflictError
 from octavo.protocol.ids import BookieId
 from support.metadata.metadata_clusters import LEASE_SECONDS, Cluster, cookie, registration, soon, until
@@ -270,9 +269,9 @@ async def test_lock_goes_to_a_waiting_client_and_is_held_by_one_at_a_time(cluste
     assert len(order) == 6
 
 
-async def _wait_in_line(handle: RecordMetadataStore, count: int) -> None:
+async def _wait_in_line(handle: MetadataStore, count: int) -> None:
     async def are_there() -> bool:
-        return await handle._line.waiting("leader") == count
+        return await handle._locks.line.waiting("leader") == count
 
     await eventually(are_there)
 
@@ -303,7 +302,7 @@ async def test_a_lock_goes_to_waiting_clients_in_the_order_in_which_they_came(cl
 async def test_a_free_lock_that_others_wait_for_is_not_taken_by_a_client_that_comes_late(cluster: Cluster) -> None:
     """The one that waits first is slow."""
     slow, hasty = await cluster.open(), await cluster.open()
-    place = await slow._line.wait_turn("leader", "slow")
+    place = await slow._locks.line.wait_turn("leader", "slow")
     assert await hasty.try_lock("leader", "hasty") is None
     late = asyncio.create_task(hasty.lock("leader", "hasty"))
     await _wait_in_line(slow, 2)

@@ -19,7 +19,7 @@ from octavo.metadata import (
     Version,
     update_ledger,
 )
-from octavo.metadata.store.store import DOCUMENT_BYTES_MAX
+from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -274,9 +274,8 @@ async def test_change_of_many_is_seen_by_watches(store: MetadataStore, other: Me
         assert seen.value.writer_token == "repaired"
 
 
-async def test_long_list_comes_page_by_page_while_ledgers_come_and_go(cluster: Cluster) -> None:
-    store = await cluster.open()
-    store.list_page_records = 4
+async def test_long_list_comes_page_by_page_while_ledgers_come_and_go(store: MetadataStore) -> None:
+    store._handle.list_page_records = 4
     ids = [(await new_ledger(store))[0] for _ in range(13)]
     seen = []
     async for ledger_id in store.list_ledgers():

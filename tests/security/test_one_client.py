@@ -11,7 +11,7 @@ from octavo.bookie.server.answers import RUNS_PER_ANSWER_MAX
 from octavo.bookie.server.clients import HELD_REQUESTS_MAX, LONG_POLLS_MAX, QUESTIONS_AT_ONCE, Client, Clients
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.metadata import open_metadata_store
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.protocol.entries import Digest, derive_secrets, make_verifier
 from octavo.protocol.errors import BookieOverloadedError

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 
 import pytest
 from octavo.metadata import MetadataStore
-from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from support.metadata.zookeeper import Opener, new_cluster_uri, shared_server
 from support.metadata.zookeeper_proxy import ZooKeeperProxy
@@ -37,7 +36,7 @@ async def open_store(stack: AsyncExitStack) -> Opener:
 
     seeds = itertools.count()
 
-    async def open_one(uri: str, *, lease_seconds: float = 2.0, operation_seconds: float = 15.0) -> RecordMetadataStore:
+    async def open_one(uri: str, *, lease_seconds: float = 2.0, operation_seconds: float = 15.0) -> MetadataStore:
         store = await open_zookeeper_store(
             uri,
             create=True,
@@ -58,7 +57,7 @@ async def other(open_store: Opener, uri: str) -> MetadataStore:
 
 
 @pytest.fixture
-async def store(open_store: Opener, uri: str, proxy: ZooKeeperProxy, other: MetadataStore) -> RecordMetadataStore:
+async def store(open_store: Opener, uri: str, proxy: ZooKeeperProxy, other: MetadataStore) -> MetadataStore:
     """A handle that reaches the server through the proxy. The cluster exists already."""
     root = uri.rpartition("/")[2]
     return await open_store(f"zk://127.0.0.1:{proxy.port}/{root}")

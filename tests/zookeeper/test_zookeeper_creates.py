@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from octavo.metadata import LedgerMetadata, MetadataStore, Version
 from octavo.metadata.store.driver import Kind, ledger_key
-from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.ledger_creation import TOGETHER_BYTES_MAX, TOGETHER_MAX
 from octavo.metadata.zookeeper.messages import ANY_VERSION, OK, delete
 from octavo.metadata.zookeeper.store import ZooKeeperRecordStore
@@ -173,7 +172,7 @@ async def test_what_is_cancelled_after_it_was_sent_goes_with_the_delete_that_fol
 
 
 async def test_folders_that_went_with_their_last_ledger_are_made_again(
-    store: RecordMetadataStore, other: MetadataStore
+    store: MetadataStore, other: MetadataStore
 ) -> None:
     ledger_id, _ = await new_ledger(store)
     wanted = ledgers(await ids_of(store, FEW))
@@ -193,7 +192,7 @@ async def _delete_node(records: ZooKeeperRecordStore, path: str) -> None:
 
 
 async def test_those_under_way_when_the_session_expires_are_made_once(
-    store: RecordMetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
     await new_ledger(store)
     wanted = ledgers(await ids_of(store, FEW))
@@ -229,7 +228,7 @@ async def _disconnected(store: MetadataStore) -> None:
         await asyncio.sleep(0)
 
 
-async def test_closing_the_store_fails_those_that_wait(store: RecordMetadataStore, proxy: ZooKeeperProxy) -> None:
+async def test_closing_the_store_fails_those_that_wait(store: MetadataStore, proxy: ZooKeeperProxy) -> None:
     spare = await store.allocate_ledger_id()
     await new_ledger(store)
     wanted = ledgers(await ids_of(store, FEW))

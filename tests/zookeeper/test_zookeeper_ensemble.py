@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from octavo.metadata.store.handle import RecordMetadataStore
+from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError
 from support.commands.processes import Up, is_running, stop_process
@@ -47,7 +47,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-async def open_at(stack: AsyncExitStack, servers: str, *, operation_seconds: float = 30.0) -> RecordMetadataStore:
+async def open_at(stack: AsyncExitStack, servers: str, *, operation_seconds: float = 30.0) -> MetadataStore:
     store = await open_zookeeper_store(
         f"zk://{servers}/{CLUSTER}",
         create=True,

@@ -12,7 +12,6 @@ import pytest
 import structlog
 from octavo.bookie.logs import configure_logging
 from octavo.metadata import BookieState, Fragment, MetadataStore
-from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.cluster import connect_records, destroy_zookeeper_store, open_zookeeper_store
 from octavo.metadata.zookeeper.layout import encode_layout
 from octavo.metadata.zookeeper.messages import NO_AUTH, OK, children, delete, get, set_value
@@ -57,9 +56,7 @@ async def test_log_that_cannot_be_written_ends_no_session(
 # --- expiry --------------------------------------------------------------------------------------------------------
 
 
-async def test_expired_session_loses_its_leases_and_nothing_else(
-    store: RecordMetadataStore, other: MetadataStore
-) -> None:
+async def test_expired_session_loses_its_leases_and_nothing_else(store: MetadataStore, other: MetadataStore) -> None:
     bookie = await store.register_bookie(registration("b1"))
     lock = await store.lock("leader", "mine")
     ledger_id, version = await new_ledger(store)
@@ -107,7 +104,7 @@ async def test_session_that_was_out_of_reach_for_too_long_has_expired(
 
 
 async def test_break_shorter_than_the_session_loses_nothing(
-    store: RecordMetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
     lease = await store.register_bookie(registration("b1"))
     session = records_of(store).session.session_id
@@ -200,9 +197,7 @@ async def test_server_restarted_keeps_what_was_stored_and_the_session(tmp_path: 
         assert list(await store.list_bookies()) == ["b1"]
 
 
-async def test_closing_does_not_wait_for_servers_that_are_gone(
-    store: RecordMetadataStore, proxy: ZooKeeperProxy
-) -> None:
+async def test_closing_does_not_wait_for_servers_that_are_gone(store: MetadataStore, proxy: ZooKeeperProxy) -> None:
     lease = await store.register_bookie(registration("b1"))
     proxy.stall()
     begun = asyncio.get_running_loop().time()
@@ -262,7 +257,7 @@ async def test_destroying_that_was_interrupted_is_seen_and_finished(uri: str, op
 
 
 async def test_handle_notices_that_its_cluster_has_been_replaced(
-    store: RecordMetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
     """An empty list from another cluster would be believed, and everything be garbage (rule B5)."""
     records = records_of(other)
@@ -285,7 +280,7 @@ async def test_handle_notices_that_its_cluster_has_been_replaced(
     await eventually(finds_the_cluster_again)
 
 
-async def test_missing_folder_is_an_error_not_an_empty_list(store: RecordMetadataStore) -> None:
+async def test_missing_folder_is_an_error_not_an_empty_list(store: MetadataStore) -> None:
     records = records_of(store)
     await records.session.call(delete(f"{records.paths.root}/ledgers", -1))
     with pytest.raises(MetadataError, match="/ledgers is missing"):

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from octavo.metadata.store.handle import RecordMetadataStore
+from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.metadata.zookeeper.layout import parse_uri
 from octavo.metadata.zookeeper.tls import tls_files
@@ -46,7 +46,7 @@ def files_of(certificates: Certificates, name: str = "bookie") -> dict[str, str]
 
 
 @asynccontextmanager
-async def opened(uri: str, **options: float) -> AsyncIterator[RecordMetadataStore]:
+async def opened(uri: str, **options: float) -> AsyncIterator[MetadataStore]:
     store = await open_zookeeper_store(uri, create=True, lease_seconds=2.0, **{"operation_seconds": 20.0, **options})  # type: ignore[arg-type]
     try:
         yield store

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from itertools import pairwise
 
 from octavo.metadata import MetadataStore
-from octavo.metadata.store.handle import RecordMetadataStore
 from support.metadata.ledger_metadata import open_ledger
 from support.metadata.metadata_clusters import new_ledger, registration, soon, until
 from support.metadata.zookeeper import records_of, shared_server
@@ -18,7 +17,7 @@ ARRIVAL_CHANGES_MAX = 10
 machine."""
 
 
-async def test_changes_arrive_within_100_ms(store: RecordMetadataStore, other: MetadataStore) -> None:
+async def test_changes_arrive_within_100_ms(store: MetadataStore, other: MetadataStore) -> None:
     loop = asyncio.get_running_loop()
     ledger_id, version = await new_ledger(store)
     delays: list[float] = []
@@ -42,9 +41,7 @@ async def test_changes_arrive_within_100_ms(store: RecordMetadataStore, other: M
     assert statistics.median(delays) < limit
 
 
-async def test_bookie_that_changes_is_noticed_by_watches_of_the_set(
-    store: RecordMetadataStore, other: MetadataStore
-) -> None:
+async def test_bookie_that_changes_is_noticed_by_watches_of_the_set(store: MetadataStore, other: MetadataStore) -> None:
     lease = await other.register_bookie(registration("b1"))
     async with store.watch_bookies() as watch:
         await until(watch, lambda found: "b1" in found)
@@ -56,9 +53,7 @@ async def test_bookie_that_changes_is_noticed_by_watches_of_the_set(
         await until(watch, lambda found: not found)
 
 
-async def test_no_change_is_lost_over_breaks(
-    store: RecordMetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
-) -> None:
+async def test_no_change_is_lost_over_breaks(store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy) -> None:
     """Changes while the connection is up, while it breaks, and while it is down."""
     ledger_id, version = await new_ledger(store)
     missing, _ = await new_ledger(other)
@@ -80,7 +75,7 @@ async def test_no_change_is_lost_over_breaks(
 
 
 async def test_any_number_of_watchers_costs_one_watch(
-    store: RecordMetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
+    store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
     ledger_id, version = await new_ledger(store)
     path = records_of(store).paths.root
@@ -101,14 +96,14 @@ async def test_any_number_of_watchers_costs_one_watch(
     assert proxy.requests.count(FORGET_WATCHES) == 1
 
 
-async def test_reads_without_a_watch_leave_none(store: RecordMetadataStore, proxy: ZooKeeperProxy) -> None:
+async def test_reads_without_a_watch_leave_none(store: MetadataStore, proxy: ZooKeeperProxy) -> None:
     ledger_id, _ = await new_ledger(store)
     await store.read_ledger(ledger_id)
     await store.list_bookies()
     assert not proxy.watched
 
 
-async def test_watch_left_and_entered_again_works(store: RecordMetadataStore, other: MetadataStore) -> None:
+async def test_watch_left_and_entered_again_works(store: MetadataStore, other: MetadataStore) -> None:
     ledger_id, version = await new_ledger(store)
     versions = [version]
     for number in range(5):

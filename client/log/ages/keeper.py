@@ -10,7 +10,7 @@ from octavo.client.log.documents.names import ages_document
 from octavo.client.log.documents.reading import read_document
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.metadata.clocks.proven_time import Moment
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataConflictError, MetadataError, NoSuchLogError
 
 _TELL_AGAIN_MS: Final = 3_600_000

@@ -23,7 +23,7 @@ from octavo.client.log.seam.access import LedgerAccess, NewSegment
 from octavo.client.log.seam.active_segment import ActiveSegment
 from octavo.client.log.seam.concurrently import together
 from octavo.client.log.writer.holding import CheckHeld, needs_no_lock
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
 

@@ -40,7 +40,8 @@ from octavo.client.log.documents.reading import read_log
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.concurrently import together
 from octavo.client.log.seam.end_moved import EndMovedError
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import LedgerId
 

@@ -23,7 +23,7 @@ from octavo.client.log.seam.active_segment import ActiveSegment
 from octavo.client.log.seam.lead import LeadHost
 from octavo.client.log.seam.quorum_change import QuorumChange
 from octavo.client.log.seam.view import Reach
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import (
     InvalidArgumentError,
     LogDamagedError,

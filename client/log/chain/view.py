@@ -24,7 +24,7 @@ from octavo.client.log.seam.view import Reach, end_of_new
 from octavo.client.read.reader import LedgerReader
 from octavo.client.same_loop import check_loop
 from octavo.metadata.own_tasks import failure_of
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import (
     ClientClosedError,
     LogDamagedError,

@@ -17,7 +17,9 @@ from octavo.client.log.documents.cursors import CursorsDocument, CursorState, en
 from octavo.client.log.documents.names import cursors_document
 from octavo.client.log.documents.reading import read_document
 from octavo.client.same_loop import check_loop
-from octavo.metadata.store.store import DOCUMENT_BYTES_MAX, MetadataStore, Version
+from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import (
     ClientClosedError,
     CursorDeletedError,

@@ -2,7 +2,8 @@
 
 from octavo.client.log.documents.cursors import CursorsDocument, CursorState, decode_cursors
 from octavo.client.log.documents.names import cursors_document
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 
 
 async def read_cursors_document(store: MetadataStore, log_id: str) -> Versioned[CursorsDocument] | None:

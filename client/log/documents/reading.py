@@ -3,7 +3,8 @@
 from octavo.client.log.documents.chain import LogDocument, LogState
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.stream import AnyLogDocument, StreamLogDocument, decode_any_log
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.errors import InternalError, LogDamagedError, NoSuchLedgerError, NoSuchLogError, OctavoError
 

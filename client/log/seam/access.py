@@ -14,7 +14,8 @@ from octavo.client.terms.streams import Streams
 from octavo.client.write.segment_writer import SegmentWriter, created_at_ms
 from octavo.metadata.clocks.boot_time import BootClock
 from octavo.metadata.ledger.model import LOG_KEY, LedgerMetadata
-from octavo.metadata.store.store import MetadataStore, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import LedgerId

@@ -20,7 +20,7 @@ from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.stream.changes import ForgetAbandoned, MarkStreamDeleted, RaiseFirst
 from octavo.client.log.stream.retention import stream_retention_cut
 from octavo.client.log.stream.update import update_stream_log
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata
 from octavo.metadata.stream.page_reference import PageReference
 from octavo.metadata.stream.pages import PageMissingError

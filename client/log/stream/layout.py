@@ -18,7 +18,7 @@ from octavo.client.log.stream.update import update_stream_log
 from octavo.client.log.stream.view import StreamView
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.writer import LogWriter
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.changes import SealStream
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.updates.compare_and_set import ATTEMPTS_MAX

@@ -31,7 +31,7 @@ from octavo.client.log.writer.writer import LogWriter
 from octavo.client.terms.streams import NewTermSegment, checked_secrets
 from octavo.client.terms.term_segment import TermSegment
 from octavo.client.write.writer import DRAIN_SHARE
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.metadata.updates.paging import tidy_stream
 from octavo.protocol.entries import LedgerSecrets

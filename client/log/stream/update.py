@@ -4,7 +4,8 @@ from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import read_stream_log
 from octavo.client.log.documents.stream import StreamLogDocument
 from octavo.client.log.stream.changes import StreamLogChange, WriteStreamLog
-from octavo.metadata.store.store import MetadataStore, Version, Versioned
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.updates.compare_and_set import settle_change
 
 

@@ -33,7 +33,7 @@ from octavo.client.same_loop import check_loop
 from octavo.client.terms.piece_source import GrowingSource, SettledSource
 from octavo.client.terms.pieces import Form, Piece, piece_at
 from octavo.metadata.own_tasks import failure_of
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.metadata.stream.pages import PageMissingError
 from octavo.metadata.updates.paging import StreamPages

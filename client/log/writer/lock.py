@@ -1,6 +1,7 @@
 """The lock of a log, as its leader holds it: it says how it was lost, and can be got again (rule P18)."""
 
-from octavo.metadata.store.store import Lease, LeaseEnd, MetadataStore
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Lease, LeaseEnd
 
 
 class LogLock:

@@ -16,7 +16,7 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.identity.errors import BookieStartError
 from octavo.metadata import BookieLease, BookieRegistration, BookieState, MetadataStore
 from octavo.metadata.cluster.registration import Cookie
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.messages import Added

@@ -13,7 +13,7 @@ from octavo.bookie.upkeep.garbage import DELETIONS_AT_ONCE, Collection, GarbageC
 from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
 from octavo.bookie.upkeep.tombstone_reversal import Reviver
 from octavo.metadata import Cookie, MetadataStore, open_metadata_store
-from octavo.metadata.store.store import Version, Versioned
+from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.updates.garbage_hold import DOCUMENT, GarbageHold, set_hold
 from octavo.protocol.errors import (
     LedgerFencedError,

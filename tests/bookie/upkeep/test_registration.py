@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from octavo.bookie.registration import Registrar
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import LeaseLostError
 from octavo.protocol.ids import BookieId
 from support.metadata.metadata_clusters import cookie

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.logs import Layout
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import MetadataUnavailableError, NoSuchLogError, TruncatedError
 from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
 from support.metadata.interposed_store import InterposedStore

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.messages import Op
 from support.clusters.leading import led_log
 from support.clusters.log_cluster import QUICK, open_log_cluster

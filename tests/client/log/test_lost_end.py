@@ -9,7 +9,7 @@ import pytest
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.logs import Layout
 from octavo.metadata.ledger.model import LedgerState
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.errors import Doubt, InvalidArgumentError, MetadataUnavailableError
 from octavo.protocol.ids import EntryId, LedgerId

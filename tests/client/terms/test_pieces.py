@@ -9,7 +9,7 @@ from octavo.client.terms.piece_source import GrowingSource, SettledSource
 from octavo.client.terms.pieces import Piece, grown_piece, piece_at, same_piece
 from octavo.metadata import open_metadata_store
 from octavo.metadata.ledger.model import LedgerState
-from octavo.metadata.store.store import Version, Versioned
+from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.places import place

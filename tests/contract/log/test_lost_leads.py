@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 import pytest
-from octavo.metadata.store.handle import RecordMetadataStore
+from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import MetadataUnavailableError, NotLeaderError
 from support.clusters.log_cluster import LogCluster, collect
 from support.metadata.interposed_store import InterposedStore
@@ -26,7 +26,7 @@ ENDED = r"the metadata store has ended its session"
 
 class Leader(NamedTuple):
     client: octavo.Client
-    handle: RecordMetadataStore
+    handle: MetadataStore
     writer: octavo.LogWriter
 
 
@@ -63,7 +63,7 @@ def _has_got_again(leader: Leader, count: int) -> bool:
 async def _is_wanted(leader: Leader) -> bool:
     """Whether another client waits for the lock."""
     assert leader.writer._lease is not None
-    return await leader.handle._line.waiting(leader.writer._lease._name) == 1
+    return await leader.handle._locks.line.waiting(leader.writer._lease._name) == 1
 
 
 async def _lead(log: octavo.Log) -> octavo.LogWriter:
@@ -212,7 +212,6 @@ async def test_a_leader_looks_at_the_log_before_it_leads_on(logs: LogCluster) ->
     client, store = await logs.interposed_client()
     for watch in ("watch_document", "watch_ledger", "watch_stream"):
         store.silence(watch)
-    assert isinstance(store.real, RecordMetadataStore)
     leading = await client.open_log("orders")
     writer = await leading.lead()
     await logs.metadata.advance(LEASE_SECONDS + 1, asleep=store.real)
@@ -232,7 +231,6 @@ class FullStore:
     """The client of a leader, whose metadata store has no space from :meth:`fill` on."""
 
     def __init__(self, logs: LogCluster, client: octavo.Client, store: InterposedStore) -> None:
-        assert isinstance(store.real, RecordMetadataStore)
         self.logs, self.client, self.store, self.handle = logs, client, store, store.real
         self.refused = 0
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from octavo.metadata.store.handle import RecordMetadataStore
 from support.clusters.log_cluster import LogCluster
 from support.metadata.interposed_store import InterposedStore
 from support.metadata.metadata_clusters import LEASE_SECONDS
@@ -73,7 +72,6 @@ async def _paused_at(logs: LogCluster, number: int, *, rests: bool, before: bool
         await former.close()
     client, store = await logs.interposed_client()
     handle = store.real
-    assert isinstance(handle, RecordMetadataStore)
     candidate = await client.open_log(name)
     rival = await (await logs.client()).open_log(name)
     leaders: list[octavo.LogWriter] = []

@@ -23,7 +23,7 @@ from octavo.metadata.sqlite.store import (
     read_boot_id,
 )
 from octavo.metadata.store.driver import Kind
-from octavo.metadata.store.handle import RecordMetadataStore
+from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -219,7 +219,7 @@ async def test_operation_that_failed_leaves_no_transaction_open(path: Path) -> N
         rows_of(path, "BEGIN IMMEDIATE")  # the failed transaction holds no lock
 
 
-READS: dict[str, Callable[[RecordMetadataStore], Awaitable[object]]] = {
+READS: dict[str, Callable[[MetadataStore], Awaitable[object]]] = {
     "cluster_id": lambda store: store.cluster_id(),
     "read_ledger": lambda store: store.read_ledger(LedgerId(0)),
     "list_ledgers": lambda store: anext(aiter(store.list_ledgers())),
@@ -244,7 +244,7 @@ async def test_file_replaced_while_in_use_is_reported_by_every_read(path: Path, 
             await READS[read](store)
 
 
-CHANGES: dict[str, Callable[[RecordMetadataStore], Awaitable[object]]] = {
+CHANGES: dict[str, Callable[[MetadataStore], Awaitable[object]]] = {
     "allocate_ledger_id": lambda store: store.allocate_ledger_id(),
     "create_document": lambda store: store.create_document("another", b""),
     "lock": lambda store: store.lock("lock", "owner"),
@@ -311,7 +311,7 @@ def commits_in_log(path: Path) -> int:
     return sum(log[at + 8 : at + 16] == salts and any(log[at + 4 : at + 8]) for at in pages)
 
 
-async def make_ledger(store: RecordMetadataStore) -> LedgerId:
+async def make_ledger(store: MetadataStore) -> LedgerId:
     ledger_id = await store.allocate_ledger_id()
     await store.create_ledger(open_ledger(ledger_id))
     return ledger_id

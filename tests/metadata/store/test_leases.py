@@ -7,7 +7,7 @@ import pytest
 from octavo.metadata.memory import MemoryRecordStore, MemoryServer
 from octavo.metadata.store.driver import Kind, Unchanged
 from octavo.metadata.store.leases import RENEWALS_PER_LEASE, LeaseKeeper
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataUnavailableError
 from support.waiting import eventually
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from octavo.metadata.store.driver import Kind, ledger_key
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.metadata.zookeeper.layout import (
     FOLDERS,
     KEY_DIGITS,

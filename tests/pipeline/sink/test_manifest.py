@@ -1,7 +1,7 @@
 """The published set: all or nothing, once, and never too large for a document."""
 
 import pytest
-from octavo.metadata.store.store import DOCUMENT_BYTES_MAX
+from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
 from octavo.pipeline.base.manifest import (
     RECENT_MAX,
     SEGMENT_LEDGERS_MAX,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from octavo.client.client import Client
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.pipeline.base.errors import DataLossError
 from octavo.pipeline.base.options import ClusterOptions
 from octavo.pipeline.base.planning import EntryRange

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from octavo.metadata.cluster.repair_states import BookieCondition, Condition, RepairStates, decode_states, encode_states
-from octavo.metadata.store.store import DOCUMENT_BYTES_MAX
+from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.audit.backoff import BlockedLedgers

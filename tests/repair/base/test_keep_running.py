@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import structlog
 from octavo.metadata.memory import MemoryServer, open_memory_store
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.base.documents import WorkPlan, decode_report, done_name, encode_plan, work_name

@@ -17,8 +17,8 @@ from typing import Any
 
 from octavo.metadata.memory import MemoryServer
 from octavo.metadata.store.driver import Kind, Listener, Record, RecordStore, Unchanged
-from octavo.metadata.store.handle import RecordMetadataStore
-from octavo.metadata.store.store import Version
+from octavo.metadata.store.store import MetadataStore
+from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import LedgerId
 from simulation.engine.loop import Process, SimulationLoop
@@ -96,11 +96,11 @@ class MetadataService:
         network.attach(loop.world, ADDRESS)
         self.server.add_listener(self._changed)
 
-    def open(self, process: Process, *, lease_seconds: float, rng: random.Random) -> RecordMetadataStore:
+    def open(self, process: Process, *, lease_seconds: float, rng: random.Random) -> MetadataStore:
         """Open a handle for a process. To be called by its own code."""
         records = SimulatedRecords(self, process)
         process.on_death.append(lambda: self._handles.pop(records, None))
-        return RecordMetadataStore(records, lease_seconds=lease_seconds, clock=self.loop.time, rng=rng)
+        return MetadataStore(records, lease_seconds=lease_seconds, clock=self.loop.time, rng=rng)
 
     def time_ms(self) -> int:
         """The time by the service's clock, in milliseconds since 1970."""

@@ -7,7 +7,7 @@ from simulation.plan import QUICK_REPAIR, Plan, run_agents
 LIMITS_SHARE = 64
 
 LIMITS = {
-    "octavo.metadata.store.handle:DOCUMENT_BYTES_MAX": 512 * 1024 // LIMITS_SHARE,
+    "octavo.metadata.store.documents:DOCUMENT_BYTES_MAX": 512 * 1024 // LIMITS_SHARE,
     "octavo.repair.base.documents:LIST_BYTES_MAX": 256 * 1024 // LIMITS_SHARE,
     **{
         f"octavo.repair.{module}:JOBS_MAX": 1024 // LIMITS_SHARE

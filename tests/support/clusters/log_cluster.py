@@ -10,7 +10,7 @@ from typing import Any
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore
-from octavo.metadata.store.store import Versioned
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.changes import BeginTakeover
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.updates.update import update_stream

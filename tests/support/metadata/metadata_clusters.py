@@ -12,7 +12,6 @@ from pathlib import Path
 from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataStore, Version, Watch
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.sqlite.store import open_sqlite_store
-from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 from octavo.protocol.ids import BookieId, LedgerId
 from support.metadata.ledger_metadata import open_ledger
@@ -30,10 +29,10 @@ class Cluster:
     def __init__(self) -> None:
         self.now = 1000.0
         self.stack = AsyncExitStack()
-        self.handles: list[RecordMetadataStore] = []
-        self.renewed_at: dict[RecordMetadataStore, float] = {}
+        self.handles: list[MetadataStore] = []
+        self.renewed_at: dict[MetadataStore, float] = {}
 
-    async def open(self) -> RecordMetadataStore:
+    async def open(self) -> MetadataStore:
         """Open another handle, as another process would."""
         handle = await self.open_handle()
         self.handles.append(handle)
@@ -41,7 +40,7 @@ class Cluster:
         self.stack.push_async_callback(handle.close)
         return handle
 
-    async def advance(self, seconds: float, *, asleep: RecordMetadataStore | None = None) -> None:
+    async def advance(self, seconds: float, *, asleep: MetadataStore | None = None) -> None:
         """Advance the time in steps in which every handle except ``asleep`` renews its leases."""
         steps = max(1, round(seconds / 3))
         for _ in range(steps):
@@ -52,7 +51,7 @@ class Cluster:
                     await handle.renew_leases()
                     self.renewed_at[handle] = self.now
 
-    async def open_handle(self) -> RecordMetadataStore:
+    async def open_handle(self) -> MetadataStore:
         raise NotImplementedError
 
     async def time_passed(self) -> None:
@@ -64,7 +63,7 @@ class MemoryCluster(Cluster):
         super().__init__()
         self.server = MemoryServer("contract", clock=lambda: self.now, rng=random.Random(1))
 
-    async def open_handle(self) -> RecordMetadataStore:
+    async def open_handle(self) -> MetadataStore:
         return open_memory_store(self.server, lease_seconds=LEASE_SECONDS, rng=random.Random(len(self.handles)))
 
     async def time_passed(self) -> None:
@@ -77,7 +76,7 @@ class SqliteCluster(Cluster):
         super().__init__()
         self.path = directory / "made" / "for it" / "metadata.db"
 
-    async def open_handle(self) -> RecordMetadataStore:
+    async def open_handle(self) -> MetadataStore:
         return await open_sqlite_store(
             self.path,
             create=True,
@@ -97,7 +96,7 @@ class ZooKeeperCluster(Cluster):
         super().__init__()
         self.uri = new_cluster_uri()
 
-    async def open_handle(self) -> RecordMetadataStore:
+    async def open_handle(self) -> MetadataStore:
         return await open_zookeeper_store(
             self.uri,
             create=True,

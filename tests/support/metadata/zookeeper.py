@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 
 from octavo.metadata import MetadataStore
-from octavo.metadata.store.handle import RecordMetadataStore
 from octavo.metadata.zookeeper.messages import close_session, handshake, parse_handshake
 from octavo.metadata.zookeeper.store import ZooKeeperRecordStore
 from zookeeper_server import ServerGroup, Settings
@@ -22,7 +21,7 @@ from zookeeper_server import ServerGroup, Settings
 QUICK = Settings(tick_milliseconds=200, sync=False)
 """Short sessions; no syncs, as nothing here cuts the power."""
 
-type Opener = Callable[..., Awaitable[RecordMetadataStore]]
+type Opener = Callable[..., Awaitable[MetadataStore]]
 """Opens a handle at a URI, with options, that is closed at the end of the test."""
 
 _numbers = itertools.count(1)
@@ -44,8 +43,7 @@ def new_cluster_uri() -> str:
 
 def records_of(store: MetadataStore) -> ZooKeeperRecordStore:
     """The driver under a handle."""
-    assert isinstance(store, RecordMetadataStore)
-    records = store._records
+    records = store._handle.records()
     assert isinstance(records, ZooKeeperRecordStore)
     return records
 

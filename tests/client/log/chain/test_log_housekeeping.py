@@ -43,7 +43,8 @@ from octavo.client.log.seam.pacing import TakeoverPacing
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.clocks.proven_time import BootTime
-from octavo.metadata.store.store import DOCUMENT_BYTES_MAX, Versioned
+from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
+from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import NoSuchLogError
 from octavo.protocol.ids import LedgerId
 from support.metadata.ledger_metadata import open_ledger

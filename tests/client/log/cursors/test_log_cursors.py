@@ -13,8 +13,9 @@ from octavo.client.log.cursors.states import CursorCell
 from octavo.client.log.documents.cursors import CursorsDocument, CursorState, encode_cursors
 from octavo.client.log.documents.names import cursors_document, list_document
 from octavo.metadata.memory import MemoryServer, open_memory_store
+from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
 from octavo.metadata.store.driver import Kind
-from octavo.metadata.store.store import DOCUMENT_BYTES_MAX, MetadataStore
+from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import (
     CursorDeletedError,
     InvalidArgumentError,

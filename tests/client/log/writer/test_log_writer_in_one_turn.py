@@ -19,7 +19,7 @@ from octavo.client.log.seam.lead import LeadHost, LogLead
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.writer import LogWriter
 from octavo.client.options import ClientOptions
-from octavo.metadata.store.store import LeaseEnd
+from octavo.metadata.store.values import LeaseEnd
 from octavo.protocol.errors import (
     InternalError,
     LedgerFencedError,
