@@ -1,4 +1,4 @@
-"""What the parts of an open store share: the driver's records, the watches, and the lease."""
+"""Shared by the parts of an open store: the driver's records, the watches, and the lease."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable

@@ -1,4 +1,4 @@
-"""What a metadata store gives: versions, values with their versions, watches, and leases."""
+"""Values that a metadata store gives: versions, values with their versions, watches, and leases."""
 
 from types import TracebackType
 from typing import NamedTuple, NewType, Protocol, Self
