@@ -337,13 +337,21 @@ class LedgerReader(Closable):
                 read = ahead.popleft()
                 batch = await self._complete(read, columns=columns)
                 position += len(batch.entries)
-                if position <= read.asked_last:
-                    ahead.appendleft(self._begin(position, read.asked_last, columns=columns))
+                self._begin_rest(ahead, position, read.asked_last, columns=columns)
                 begun = self._read_ahead(ahead, begun, last, columns=columns)
                 yield batch
         finally:
             for read in ahead:
                 read.abandon()
+
+    def _begin_rest(self, ahead: deque[RangeRead], first: int, last: int, *, columns: bool) -> None:
+        """Begin to read what an answer left out, before what has been begun. The metadata may name more fragments by
+        now than when these ids were asked for: each has a read of its own, and no id is left out (rule I4)."""
+        number = 0
+        while first <= last:
+            read = self._begin(first, last, columns=columns)
+            ahead.insert(number, read)
+            number, first = number + 1, read.asked_last + 1
 
     def _read_ahead(self, ahead: deque[RangeRead], begun: int, last: int, *, columns: bool) -> int:
         """Begin chunks while there is room for them; gives the last id of the last one."""

@@ -280,6 +280,27 @@ async def test_metadata_are_read_again_before_an_entry_is_reported_missing() -> 
         assert payloads(await reader.read(0, 9)) == ledger.payloads
 
 
+@pytest.mark.parametrize("number", [10, 3000])
+async def test_iterating_leaves_nothing_out_when_new_fragments_begin_in_what_was_asked_for(number: int) -> None:
+    """Rule I4: the rest of a read belongs to several fragments by the metadata as they are when it is asked again."""
+    async with cluster_of(6) as cluster:
+        ledger = await cluster.ledger()
+        ledger.add_numbered(number, size=2000)
+        ledger.say_lac()
+        reader = await cluster.open(ledger, store=TroubledStore(cluster.store))  # it learns of changes by reading only
+        changed = ledger.versioned.value
+        for first, bookies in ((0, ("b3", "b4", "b5")), (7, ("b4", "b5", "b3")), (9, ("b5", "b3", "b4"))):
+            changed = changed.with_ensemble_change(first, bookies, 2000 * first)  # type: ignore[arg-type]
+        await ledger.change(changed)
+        for old, new in zip(cluster.bookies[:3], cluster.bookies[3:], strict=True):
+            new.put(ledger.id, ledger.sealed)
+            for entry_id in range(4, number):
+                old.forget(ledger.id, entry_id)
+        entries = await _collect(reader.entries())
+        assert [entry.entry_id for entry in entries] == list(range(number))
+        assert payloads(entries) == ledger.payloads
+
+
 async def test_reading_a_deleted_ledger_says_that_it_is_gone() -> None:
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()
