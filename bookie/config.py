@@ -288,7 +288,7 @@ class BookieConfig:
     garbage_seconds: float = _setting(_seconds(0.1, 86400), 900.0)
     """Time between two garbage collections, each with a minor compaction."""
     replaced_copies_seconds: float = _setting(_seconds(0, 366 * 86400), 86400.0)
-    """How long the copies of a closed ledger are kept after other bookies have taken this one's place in it."""
+    """How long the copies of a closed ledger are kept after other bookies have taken this one's slot in it."""
     compaction_minor_share: float = _setting(_share, 0.2)
     """Entry logs with a lower live share are compacted at every garbage collection."""
     compaction_major_share: float = _setting(_share, 0.8)

@@ -217,17 +217,17 @@ REPAIR_ENTRIES_COPIED = _counter(
 )
 REPAIR_COPIED_BYTES = _counter("octavo_bookie_repair_copied_bytes_total", "Bytes of these sealed entries")
 REPAIR_LEDGERS_NAMED = _counter(
-    "octavo_bookie_repair_ledgers_named_total", "Ledgers in which the bookie has taken another one's place"
+    "octavo_bookie_repair_ledgers_named_total", "Ledgers in which the bookie has taken another one's slot"
 )
 REPAIR_CONFLICTS = _counter(
-    "octavo_bookie_repair_conflicts_total", "Attempts to take a place that found the metadata changed"
+    "octavo_bookie_repair_conflicts_total", "Attempts to take a slot that found the metadata changed"
 )
 REPAIR_ENTRIES_SHORT = _counter(
     "octavo_bookie_repair_entries_short_total", "Entries to be copied of which no bookie that answered had a sound copy"
 )
 COPIES_DROPPED = _counter(
     "octavo_bookie_copies_dropped_total",
-    "Ledgers whose copies were given up because other bookies have taken this one's place",
+    "Ledgers whose copies were given up because other bookies have taken this one's slot",
 )
 REPAIR_AUDITOR = _gauge("octavo_bookie_repair_auditor", "1 while the bookie is the auditor of the cluster, otherwise 0")
 REPAIR_LEDGERS = _gauge(

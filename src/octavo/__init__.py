@@ -1,8 +1,8 @@
 """Octavo: a replicated, append-only log store for asyncio Python.
 
     async with octavo.connect("sqlite:///octavo-data/metadata.db") as client:
-        async with client.create_ledger() as ledger:
-            entry_id = await ledger.add(b"payload")
+        async with client.create_log("orders") as log, log.lead() as writer:
+            position = await writer.add(b"payload")
 
 This is the public face: what is not named here is not promised. Names are loaded when first used, so that importing the
 package is quick and a bookie does not load the client.
