@@ -171,6 +171,27 @@ async def test_metadata_are_read_synced_under_the_lock_before_copies_are_dropped
     await host.storage.close()
 
 
+async def test_bookie_that_is_named_again_while_a_round_drops_copies_keeps_them(store: MetadataStore) -> None:
+    """Repair, or a client, names it after the round has looked and before it has the lock: only a second look sees."""
+
+    class Named:
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        async def confirm_absent(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
+            for ledger_id in ledger_ids:
+                found = await store.read_ledger(ledger_id)
+                await store.compare_and_set_ledger(found.value.with_member(EntryId(0), 1, BOOKIE), found.version)
+            return await store.confirm_absent(ledger_ids)
+
+    host = await StorageHost(MemoryFileSystem(), cast("MetadataStore", Named())).start()
+    script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
+    assert [await host.replaced.round() for _ in range(3)] == [0, 0, 0]
+    assert host.storage.holds_entries(script.ledger_id)
+    assert (await host.copies.verified(script.ledger_id, 0, 9)) == Holdings(9, (), ())
+    await host.storage.close()
+
+
 async def test_dropped_ledger_takes_new_copies_and_nothing_of_the_old_ones_is_left(host: StorageHost) -> None:
     script = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyz"))
     other = await held_ledger(host, lambda ledger_id: closed(ledger_id, "xyB"))
