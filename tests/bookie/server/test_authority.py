@@ -1,12 +1,15 @@
 """What a bookie may say, by the clock and by its registration (rule B10)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
-from octavo.bookie.server.authority import Standing
+from octavo.bookie.server.authority import NotRegisteredError, Standing
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.request_counts import RequestCounts
+from octavo.bookie.storage.ledger_state import PackedStates
+from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.metadata.cluster.registration import UNREGISTERED_SECONDS_MAX
+from octavo.protocol.messages import Add, AddFlag, ListEntries, Read, ReadFlag, ReadLac, Request
 
 LEASE = 10.0
 
@@ -95,6 +98,46 @@ def test_an_id_that_is_lost_is_lost(standing: Standing, now: Now) -> None:
     assert says(standing, now) == "away"
     standing.registered(Lease(now, now() + LEASE))
     assert says(standing, now) == "away"
+
+
+@pytest.fixture
+def ledgers() -> LedgerTable:
+    """This bookie has taken part in ledger 7."""
+    table = LedgerTable(PackedStates(), hot_max=10)
+    state = table.get(7)
+    state.ledger_key, state.highest_plus_one = b"key", 5
+    return table
+
+
+ADD = Add(7, b"key", AddFlag(0), 0, [])
+READ = Read(7, b"key", ReadFlag(0), 0, 0, 9, 1, (0,), 10, 1000)
+READ_LAC = ReadLac(7, b"key", ReadFlag(0), 0, None, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "served"),
+    [
+        (ADD, True),
+        (replace(ADD, ledger_id=8), False),
+        (replace(ADD, term=1), False),
+        (replace(ADD, flags=AddFlag.RECOVERY), False),
+        (READ, True),
+        (replace(READ, flags=ReadFlag.FENCE), False),
+        (READ_LAC, True),
+        (replace(READ_LAC, flags=ReadFlag.FENCE), False),
+        (ListEntries(7, 0, 9), False),
+    ],
+)
+def test_what_is_served_alone(
+    standing: Standing, now: Now, ledgers: LedgerTable, request_: Request, served: bool
+) -> None:
+    standing.check(request_, now(), ledgers)  # all of it while the bookie is sure
+    now.seconds += LEASE + 1
+    if served:
+        standing.check(request_, now(), ledgers)
+    else:
+        with pytest.raises(NotRegisteredError, match="not registered"):
+            standing.check(request_, now(), ledgers)
 
 
 class Sent:

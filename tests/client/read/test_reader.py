@@ -301,6 +301,20 @@ async def test_iterating_leaves_nothing_out_when_new_fragments_begin_in_what_was
         assert payloads(entries) == ledger.payloads
 
 
+async def test_an_unconfirmed_entry_is_not_called_absent_before_its_new_bookies_were_asked() -> None:
+    """Rule R5: the bookies that deny it are no longer those of the ledger."""
+    async with cluster_of(6) as cluster:
+        ledger = await cluster.ledger()
+        ledger.add(b"a", b"b")
+        reader = await cluster.open(ledger, store=TroubledStore(cluster.store))  # it learns of changes by reading only
+        metadata = ledger.versioned.value
+        await ledger.change(metadata.with_ensemble_change(1, ("b3", "b4", "b5"), 1))  # type: ignore[arg-type]
+        for old, new in zip(cluster.bookies[:3], cluster.bookies[3:], strict=True):
+            new.put(ledger.id, ledger.sealed[1:])
+            del old.ledgers[ledger.id].entries[1]
+        assert payloads(await reader.read_unconfirmed(0, 1)) == [b"a", b"b"]
+
+
 async def test_reading_a_deleted_ledger_says_that_it_is_gone() -> None:
     async with cluster_of() as cluster:
         ledger = await cluster.ledger()
