@@ -7,7 +7,7 @@ offset   bytes  field (integers big-endian, unsigned, except the last)
 =======  =====  ======================================================================================
 0        1      format, 1
 1        1      digest: 1 CRC32C, 2 HMAC-SHA256
-2        2      flags, 0 (room for no-op entries of unbounded ledgers)
+2        2      flags: 0 an entry, 1 an explicit LAC
 4        4      payload length in bytes
 8        8      ledger id
 16       8      entry id

@@ -136,7 +136,7 @@ class LedgerMetadata:
     """What is promised about all Qw copies of its entries (rule I9); None: nothing, and no debts are recorded. Never
     changes."""
     term: int = 0
-    """Take-overs of the ledger by a new writer so far; 0 for an ordinary ledger, which has one writer."""
+    """0 for a ledger with one writer. Of a part of a stream, read as a ledger: the term that wrote it, from 1 on."""
     writer_token: str = ""
     """Token of the handle that made the latest change, including creation (rule M1). By it a handle recognises its own
     write when the answer was lost."""

@@ -178,7 +178,7 @@ class FullCopiesPipeline(Pipeline):
         """Bookies are to join in these slots: all of them held."""
         assert self._required, "only where copies are required they are made before the change"
         assert self._change is None, "a writer makes one change at a time (rule W5)"
-        assert not self._joiners, "likewise"
+        assert not self._joiners, "one change at a time"
         assert not self._holding, "what was held for other joiners has been told"
         self._attempt += 1
         self._joiners = {position: Joiner(self._oldest) for position in positions}
