@@ -31,7 +31,7 @@ def run(uri: str, loop: str, way: str) -> Any:
         text=True,
         check=False,
         timeout=4 * WAIT_SECONDS,
-        env=environment(PYTHONPATH=str(program.parent.parent)),
+        env=environment(PYTHONPATH=str(program.parents[2])),
     )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])

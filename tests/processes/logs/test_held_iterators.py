@@ -25,7 +25,7 @@ def test_program_that_still_refers_to_its_iterators_ends_in_silence(up: Up, loop
         text=True,
         check=False,
         timeout=WAIT_SECONDS,
-        env=environment(PYTHONPATH=str(program.parent.parent)),
+        env=environment(PYTHONPATH=str(program.parents[2])),
     )
 
     assert (ended.returncode, ended.stderr) == (0, "")
