@@ -42,8 +42,7 @@ from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader, open_reader
 from octavo.client.read.replica_read import ReplicaAnswer, read_replica
 from octavo.client.read.source import LedgerSource
-from octavo.client.recover.recovery import Recoverer
-from octavo.client.recover.stream_taker import StreamTaker
+from octavo.client.recover.ender import Ender
 from octavo.client.same_loop import check_loop
 from octavo.client.terms.streams import Streams
 from octavo.client.wire.pool import ConnectionPool
@@ -160,11 +159,7 @@ class Client(LogFace, Closable):
         )  # fmt: skip
         self._writer_tools = WriterTools(store, self._pool, self._placer, options, self._clock_ms)
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
-        self._recoverer = Recoverer(
-            store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng,
-            wall_clock=self._wall_clock, client_name=client_name,
-        )  # fmt: skip
-        taker = StreamTaker(
+        self._ender = Ender(
             store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng,
             wall_clock=self._wall_clock, client_name=client_name,
         )  # fmt: skip
@@ -176,7 +171,7 @@ class Client(LogFace, Closable):
             create=self._create_segment, read=self._reader,
             open=lambda ledger_id, password, recover: self._open(ledger_id, password, None, recover=recover),
             streams=Streams(
-                self._writer_tools, taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
+                self._writer_tools, self._ender.taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
                 wall_clock=self._wall_clock, on_segment=self._departures.tell,
             ), boot_clock=boot_clock or boot_clock_of(loop, self._rng), counts=self._pool.counts,
         )  # fmt: skip
@@ -572,7 +567,7 @@ class Client(LogFace, Closable):
         if not verifier_matches(metadata.verifier, secrets, digest or metadata.digest, metadata.salt):
             raise UnauthorizedError(f"ledger {ledger_id}: wrong password or digest type")
         if recover and not metadata.is_closed:
-            ledger = await self._recoverer.recover(ledger, secrets)
+            ledger = await self._ender.recoverer.recover(ledger, secrets)
         reader = await self._reader(ledger, secrets, self._store)
         reader._warns_if_unclosed = self._warns_if_unclosed
         return reader

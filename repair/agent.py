@@ -11,18 +11,15 @@ from typing import Final
 import structlog
 from octavo.client.choose.placer import Placer
 from octavo.client.options import ClientOptions
-from octavo.client.recover.recovery import Recoverer
-from octavo.client.recover.stream_taker import StreamTaker
+from octavo.client.recover.ender import Ender
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.cluster.repair_states import DOCUMENT, Condition, RepairStates, decode_states
-from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.stored import StoredLedger
 from octavo.metadata.store.follow import follow
 from octavo.metadata.store.values import Versioned
-from octavo.metadata.stream.any_metadata import EitherMetadata
-from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.adaptive_rate import AdaptiveRate
-from octavo.protocol.entries import LedgerSecrets, derive_secrets, verifier_matches
+from octavo.protocol.entries import derive_secrets, verifier_matches
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
 from octavo.repair.audit.auditor import Audit, Auditor
@@ -82,6 +79,14 @@ class Agent:
         self._target = Target(bookie.bookie_id, bookie.store, self._jobs, self._puller.copied, settings)
         self._refill = Refill(bookie, self._jobs, settings)
         self._auditor = Auditor(bookie, self._new_audit, self._show)
+        placer = Placer(
+            bookie.store, rng=bookie.rng, racks_min=1,
+            quarantined=lambda: self._pool.quarantined() | self._states.departed, watched=self._pool.registrations,
+        )  # fmt: skip
+        self._ender = Ender(
+            store=bookie.store, pool=self._pool, placer=placer, options=self._options, rng=bookie.rng,
+            wall_clock=self._now, client_name=f"octavo repair, bookie {bookie.bookie_id}",
+        )  # fmt: skip
 
     @property
     def entries_copied(self) -> int:
@@ -160,7 +165,7 @@ class Agent:
         self._facts |= facts
         self._bookie.publish(self._facts)
 
-    async def _recover(self, metadata: EitherMetadata) -> bool:
+    async def _recover(self, metadata: StoredLedger) -> bool:
         """Recover an abandoned ledger, or lay an abandoned stream to rest (rule O3), if one of the passwords fits;
         returns whether it has an end now."""
         ledger_id = metadata.ledger_id
@@ -169,7 +174,7 @@ class Agent:
         except OctavoError as error:  # older metadata name bookies that lack what was acknowledged since (rule D5)
             log.warning("abandoned ledger is not recovered now", ledger=int(ledger_id), reason=error.message)
             return False
-        key = metadata if isinstance(metadata, LedgerMetadata) else metadata.keys[metadata.last_fragment.key]
+        key = metadata.key_at(metadata.last_fragment.first_entry_id)
         for password in self._passwords:
             secrets = derive_secrets(password, ledger_id)
             if verifier_matches(key.verifier, secrets, key.digest, key.salt):
@@ -178,45 +183,13 @@ class Agent:
             log.warning("abandoned ledger needs a password", ledger=int(ledger_id))
             return False
         try:
-            if isinstance(metadata, LedgerMetadata):
-                return await self._close_ledger(metadata, secrets)
-            return await self._lay_to_rest(metadata, secrets)
+            current = await self._bookie.store.read_either(ledger_id)
+            if current.value.written_part != metadata.written_part:
+                return False  # it has changed since it was looked at: it is not abandoned
+            return (await self._ender.end(current, secrets, may_owe=True)).value.has_end
         except OctavoError as error:
             log.warning("abandoned ledger could not be recovered", ledger=int(ledger_id), reason=error.message)
             return False
 
-    async def _close_ledger(self, metadata: LedgerMetadata, secrets: LedgerSecrets) -> bool:
-        recoverer = Recoverer(
-            store=self._bookie.store, pool=self._pool, placer=self._placer(), options=self._options,
-            rng=self._bookie.rng, wall_clock=self._now, client_name=self._client_name,
-        )  # fmt: skip
-        current = await self._bookie.store.read_ledger(metadata.ledger_id)
-        if current.value != metadata:
-            return False  # it has changed since it was looked at: it is not abandoned
-        return (await recoverer.recover(current, secrets, may_owe=True)).value.is_closed
-
-    async def _lay_to_rest(self, stream: StreamMetadata, secrets: LedgerSecrets) -> bool:
-        taker = StreamTaker(
-            store=self._bookie.store, pool=self._pool, placer=self._placer(), options=self._options,
-            rng=self._bookie.rng, wall_clock=self._now, client_name=self._client_name,
-        )  # fmt: skip
-        current = await self._bookie.store.read_stream(stream.ledger_id)
-        if (current.value.term, current.value.state) != (stream.term, stream.state):
-            return False  # as above
-        if current.value.last_fragment != stream.last_fragment:
-            return False
-        return (await taker.lay_to_rest(current, secrets)).value.has_end
-
-    def _placer(self) -> Placer:
-        return Placer(
-            self._bookie.store, rng=self._bookie.rng, racks_min=1,
-            quarantined=lambda: self._pool.quarantined() | self._states.departed,
-            watched=self._pool.registrations,
-        )  # fmt: skip
-
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._bookie.wall_clock(), UTC)
-
-    @property
-    def _client_name(self) -> str:
-        return f"octavo repair, bookie {self._bookie.bookie_id}"

@@ -54,17 +54,13 @@ async def show(store: MetadataStore, ledger_id: LedgerId) -> dict[str, Any]:
     """All metadata of a ledger but its verifier and salt. Of a stream, the quorums and the digest are those of its
     last fragment. Raises :class:`NoSuchLedgerError`."""
     metadata = (await store.read_either(ledger_id)).value
-    if isinstance(metadata, LedgerMetadata):
-        quorums, digest = (metadata.write_quorum, metadata.ack_quorum), metadata.digest
-    else:
-        last = metadata.last_fragment
-        quorums, digest = (last.write_quorum, last.ack_quorum), metadata.keys[last.key].digest
+    quorums = metadata.quorums_at(metadata.last_fragment.first_entry_id)
     return {
         **summary(metadata),
-        "ensemble_size": len(metadata.last_fragment.bookies),
-        "write_quorum": quorums[0],
-        "ack_quorum": quorums[1],
-        "digest": digest.value,
+        "ensemble_size": quorums.ensemble_size,
+        "write_quorum": quorums.write_quorum,
+        "ack_quorum": quorums.ack_quorum,
+        "digest": metadata.key_at(metadata.last_fragment.first_entry_id).digest.value,
         "custom_metadata": {key: _text(metadata.custom_metadata[key]) for key in sorted(metadata.custom_metadata)},
         "fragments": [
             {
@@ -97,7 +93,7 @@ def summary(metadata: EitherMetadata) -> dict[str, Any]:
     log_name = metadata.custom_metadata.get(LOG_KEY)
     return {
         "ledger_id": metadata.ledger_id,
-        "kind": kind_of(metadata),
+        "kind": metadata.kind.value,
         "state": metadata.state.value,
         "entries": entries,
         "last_entry_id": last_entry_id,
@@ -137,11 +133,6 @@ def as_seen(facts: dict[str, Any], sight: Sight) -> dict[str, Any]:
             {**fragment, "first_entry_id": None, "first_position": None} for fragment in facts["fragments"]
         ]
     return seen
-
-
-def kind_of(metadata: EitherMetadata) -> str:
-    """``ledger`` or ``stream``."""
-    return "ledger" if isinstance(metadata, LedgerMetadata) else "stream"
 
 
 def _text(value: bytes) -> str | dict[str, str]:

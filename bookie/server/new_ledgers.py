@@ -15,7 +15,7 @@ import hashlib
 import hmac
 
 from octavo.bookie.storage.storage import Storage
-from octavo.metadata import LedgerMetadata, MetadataStore
+from octavo.metadata import MetadataStore
 from octavo.protocol.entries import LedgerSecrets, verifier_matches
 from octavo.protocol.errors import (
     BookieOverloadedError,
@@ -102,8 +102,7 @@ class NewLedgers:
             ) from None
         secrets = LedgerSecrets(ledger_key, b"")
         # A stream may have had several keys: a recovering client comes with that of the fragment it reads.
-        keys = (metadata,) if isinstance(metadata, LedgerMetadata) else metadata.keys
-        if not any(verifier_matches(key.verifier, secrets, key.digest, key.salt) for key in keys):
+        if not any(verifier_matches(key.verifier, secrets, key.digest, key.salt) for key in metadata.keys):
             self.refused += 1
             raise UnauthorizedError(f"ledger {ledger_id}: not the ledger's key", may_have_happened=False)
         self._verified.pop(ledger_id, None)

@@ -18,9 +18,8 @@ from typing import Final
 import structlog
 from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.metadata_check import MetadataCheck
-from octavo.metadata import LedgerMetadata, MetadataStore
+from octavo.metadata import MetadataStore
 from octavo.metadata.stream.any_metadata import EitherMetadata
-from octavo.metadata.stream.model import StreamState
 from octavo.metadata.updates.paging import members_of
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import BookieId, LedgerId
@@ -150,8 +149,7 @@ async def may_be_asked(store: MetadataStore, metadata: EitherMetadata, bookie_id
     """Whether a reader or a recovering client may ask this bookie for entries of the ledger, now or later. The next
     term of a stream may name any bookie, so a stream may ask until it is CLOSED. Raises :class:`NoSuchLedgerError`,
     :class:`MetadataError` for a page that cannot be understood, :class:`MetadataUnavailableError`."""
-    closed = metadata.is_closed if isinstance(metadata, LedgerMetadata) else metadata.state is StreamState.CLOSED
-    return not closed or bookie_id in await members_of(store, metadata)
+    return not metadata.is_closed or bookie_id in await members_of(store, metadata)
 
 
 def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:

@@ -18,7 +18,6 @@ import structlog
 from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.metadata_check import MetadataCheck
 from octavo.metadata import MetadataStore
-from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.errors import MetadataError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 
@@ -127,7 +126,7 @@ class TruncatedStreams:
             # Damaged, or of a newer version: that of one stream must not keep the space of all others.
             log.warning("stream not trimmed: its metadata cannot be read", ledger=ledger_id, reason=error.message)
             return 0
-        return found.start_place if isinstance(found, StreamMetadata) else 0
+        return found.start_place
 
 
 def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:

@@ -66,7 +66,7 @@ async def dump(
 async def _records(store: "MetadataStore") -> "AsyncIterator[DumpRecord]":
     """Everything permanent, documents first: a ledger that a document names has been created before. The pages of a
     stream come with it: all that its metadata name, and no other."""
-    from octavo.metadata.ledger.model import LedgerMetadata
+    from octavo.metadata.stream.any_metadata import as_stream
     from octavo.metadata.stream.pages import PAGES_PREFIX
     from octavo.metadata.updates.dump import Document
     from octavo.metadata.updates.garbage_hold import DOCUMENT
@@ -81,8 +81,8 @@ async def _records(store: "MetadataStore") -> "AsyncIterator[DumpRecord]":
     async for ledger_id in store.list_ledgers():
         try:
             metadata = (await store.read_either(ledger_id)).value
-            if not isinstance(metadata, LedgerMetadata) and metadata.pages:
-                metadata, pages = await stored_pages(store, metadata)
+            if metadata.pages:
+                metadata, pages = await stored_pages(store, as_stream(metadata))
                 for name, value in pages:
                     yield Document(name, value)
         except NoSuchLedgerError:
@@ -299,12 +299,13 @@ def _with_later_terms(record: "DumpRecord", terms_skipped: int) -> "DumpRecord":
     from octavo.client.log.documents.names import name_of_document
     from octavo.client.log.documents.stream import decode_any_log
     from octavo.metadata.cluster.registration import Cookie
-    from octavo.metadata.ledger.model import LedgerMetadata
     from octavo.metadata.updates.dump import Document
 
-    if not isinstance(record, LedgerMetadata | Cookie | Document):
+    if isinstance(record, Cookie):
+        return record
+    if not isinstance(record, Document):
         return record.restored(terms_skipped)
-    if not isinstance(record, Document) or not record.name.startswith(LOGS_PREFIX):
+    if not record.name.startswith(LOGS_PREFIX):
         return record
     log = decode_any_log(record.value, name_of_document(record.name))
     if not isinstance(log, LogDocument):

@@ -433,19 +433,14 @@ async def tail(
 @command(app)
 async def show(session: Session, ledger_id: LedgerArgument) -> None:
     """Show the metadata of a ledger or a stream."""
-    from octavo.cli.ledger.views import fragments_table, ledger_as_json, stream_as_json  # noqa: PLC0415
+    from octavo.cli.ledger.views import as_json, fragments_table  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
-    from octavo.metadata.ledger.model import LedgerMetadata  # noqa: PLC0415
     from octavo.metadata.updates.paging import parts_of  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         metadata = (await store.read_either(LedgerId(ledger_id))).value
         parts = [part async for part in parts_of(store, metadata)]
-    if isinstance(metadata, LedgerMetadata):
-        facts = ledger_as_json(metadata)
-    else:
-        streams = [part for part in parts if not isinstance(part, LedgerMetadata)]
-        facts = stream_as_json(metadata, streams)
+    facts = as_json(metadata, parts)
     if session.as_json:
         print_json(facts)
         return

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.output import custom_metadata_as_json
 from octavo.metadata.ledger.debts import Debt, stored_debt
 from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.stream.any_metadata import as_stream
 from octavo.metadata.stream.fragment import StreamFragment, position_in
 
 if TYPE_CHECKING:
     from octavo.metadata.ledger.model import Fragment
+    from octavo.metadata.ledger.stored import StoredLedger
     from octavo.metadata.stream.any_metadata import EitherMetadata
     from octavo.metadata.stream.model import StreamMetadata
 
@@ -44,13 +46,18 @@ def ledger_as_json(metadata: LedgerMetadata) -> dict[str, Any]:
     }
 
 
+def as_json(metadata: "EitherMetadata", parts: "Sequence[EitherMetadata]") -> dict[str, Any]:
+    """Everything but verifiers, salts and owners. ``parts``: all of them, also those in pages."""
+    if isinstance(metadata, LedgerMetadata):
+        return ledger_as_json(metadata)
+    return stream_as_json(metadata, [as_stream(part) for part in parts])
+
+
 def fragments_table(
-    metadata: "EitherMetadata", parts: "Sequence[EitherMetadata]"
+    metadata: "StoredLedger", parts: "Sequence[EitherMetadata]"
 ) -> tuple[list[str], list[tuple[object, ...]]]:
     """Headers and rows of the fragments in all parts. Of a stream they have positions, which its users know."""
-    headers = (
-        ["first entry", "bookies"] if isinstance(metadata, LedgerMetadata) else ["first position", "term", "bookies"]
-    )
+    headers = ["first entry", "bookies"] if metadata.next_term is None else ["first position", "term", "bookies"]
     rows: list[tuple[object, ...]] = []
     for part in parts:
         for fragment in part.fragments:
@@ -75,17 +82,11 @@ def _owed(fragment: "Fragment | StreamFragment", debt: Debt) -> str:
     return f"{debt.first} to {debt.last}"
 
 
-def debts_of(metadata: "EitherMetadata", parts: "Sequence[EitherMetadata]") -> list[Debt]:
+def debts_of(metadata: "StoredLedger", parts: "Sequence[StoredLedger]") -> list[Debt]:
     """The debts of each fragment of all parts."""
-    if isinstance(metadata, LedgerMetadata):
-        return [metadata.debt_of(fragment) for fragment in metadata.fragments]
-    found: list[Debt] = []
-    for part in parts:
-        if not isinstance(part, LedgerMetadata):
-            owed = (part.debt_of(fragment) for fragment in part.fragments)
-            # A part that was a page begins with the fragment in which the stream begins, not within it.
-            found += [debt.within(metadata.start_place, debt.last) for debt in owed]
-    return found
+    owed = (part.debt_of(fragment) for part in parts for fragment in part.fragments)
+    # A part that was a page begins with the fragment in which the stream begins, not within it.
+    return [debt.within(metadata.start_place, debt.last) for debt in owed]
 
 
 def stream_as_json(metadata: "StreamMetadata", parts: "Sequence[StreamMetadata]") -> dict[str, Any]:

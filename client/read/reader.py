@@ -373,7 +373,7 @@ class LedgerReader(Closable):
         if metadata.term and fragment.first_entry_id == 0:
             # What stands for all that the term's metadata, as they are now, do not tell of.
             raise PieceMovedError(f"stream {self._id}: id {first} lies in no fragment of the part that is read")
-        fragment_last = metadata.fragment_last_entry_id(fragment)
+        fragment_last = metadata.last_id_of(fragment)
         if fragment_last is not None:
             last = min(last, fragment_last)
         confirmed = last <= self._view.readable_end

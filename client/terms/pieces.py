@@ -177,7 +177,7 @@ def _settled(part: StreamMetadata, at: int) -> Piece:
     if last == len(fragments) - 1 and not part.has_end:
         last -= 1
     assert last >= at, "the fragment has an end"
-    end = part.last_place_of(fragments[last])
+    end = part.last_id_of(fragments[last])
     assert end is not None, "it is not the last fragment of an open term"
     length = part.length if last == len(fragments) - 1 else fragments[last + 1].length_before
     return Piece(fragments[at : last + 1], end, length)

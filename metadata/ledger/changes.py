@@ -31,12 +31,13 @@ on the fragment, not on the column:
 fragment                    ``old`` there   ``new`` there   another bookie
 ==========================  ==============  ==============  ================
 earlier one, in any state   write           settled         refuse, conflict
-last one, CLOSED            write           settled         refuse, conflict
-last one, not CLOSED        refuse          refuse          refuse, conflict
+last one, with its end      write           settled         refuse, conflict
+last one, without an end    refuse          refuse          refuse, conflict
 begins or ends elsewhere    refuse          refuse          refuse, conflict
 ==========================  ==============  ==============  ================
 
-:class:`PayDebt` is repair's other change, for settled fragments, too.
+:class:`PayDebt` is repair's other change, for settled fragments, too. Both ask only what a ledger and a stream have in
+common (:class:`octavo.metadata.ledger.stored.StoredLedger`), and serve both. Of a stream they change the tail.
 """
 
 from dataclasses import dataclass
@@ -45,15 +46,16 @@ from typing import Protocol
 
 from octavo.metadata.ledger.debts import NO_DEBT, Debt
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.ledger.stored import StoredFragment, StoredLedger
 from octavo.protocol.errors import LedgerFencedError, MetadataConflictError, OctavoError
 from octavo.protocol.ids import BookieId, EntryId
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class Write[M: StoredLedger]:
     """Compare-and-set to these metadata, expecting the version on which the decision was made."""
 
-    metadata: LedgerMetadata
+    metadata: M
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Refuse:
     error: OctavoError
 
 
-type Decision = Write | Settled | Refuse
+type Decision = Write[LedgerMetadata] | Settled | Refuse
 
 
 class MetadataChange(Protocol):
@@ -76,6 +78,13 @@ class MetadataChange(Protocol):
 
     def decide(self, current: LedgerMetadata) -> Decision:
         """The decision, given the stored metadata. Has no effects and may be called any number of times."""
+
+
+class RepairChange(Protocol):
+    """A change that repair wants to make to a ledger or a stream."""
+
+    def decide[M: StoredLedger](self, current: M) -> Write[M] | Settled | Refuse:
+        """As :meth:`MetadataChange.decide`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,21 +188,22 @@ class FinishRecovery:
 class ReplaceMember:
     """A repaired bookie names itself in a settled fragment, in place of another one (rules C2 and C5).
 
-    Nothing but that name changes: not the ids, not the other bookies, not the end of the ledger.
+    Nothing but that name changes: not the ids, not the other bookies, not the end. Of a stream, truncation may have
+    removed what was copied: then there is nothing left to name, and the change refuses.
     """
 
     first_entry_id: EntryId
     """The first id of the fragment."""
     range_last: int
-    """The last id of the fragment's range; its first id - 1 when the range is empty (an empty last fragment)."""
+    """The last id of the fragment that holds an entry; its first id - 1 when it is empty (an empty last fragment)."""
     position: int
     """The index in the ensemble."""
     old: BookieId
     new: BookieId
 
-    def decide(self, current: LedgerMetadata) -> Decision:
-        fragment = next((found for found in current.fragments if found.first_entry_id == self.first_entry_id), None)
-        if fragment is None or current.fragment_last_entry_id(fragment) != self.range_last:
+    def decide[M: StoredLedger](self, current: M) -> Write[M] | Settled | Refuse:
+        fragment = _fragment_from(current, self.first_entry_id)
+        if fragment is None or current.last_id_of(fragment) != self.range_last:
             return self._refuse(current, f"no settled fragment holds its entries up to {self.range_last}")
         if not 0 <= self.position < len(fragment.bookies):
             return self._refuse(current, f"its ensemble has no slot {self.position}")
@@ -206,10 +216,10 @@ class ReplaceMember:
             return self._refuse(current, f"bookie {self.new} is a member already, in another slot")
         return Write(current.with_member(self.first_entry_id, self.position, self.new))
 
-    def _refuse(self, current: LedgerMetadata, reason: str) -> Refuse:
+    def _refuse(self, current: StoredLedger, reason: str) -> Refuse:
         return Refuse(
             MetadataConflictError(
-                f"ledger {current.ledger_id}, fragment from entry {self.first_entry_id}: {reason}; bookie {self.new} "
+                f"{_fragment_name(current, self.first_entry_id)}: {reason}; bookie {self.new} "
                 f"does not take the place of {self.old}",
                 may_have_happened=False,
             )
@@ -227,10 +237,10 @@ class PayDebt:
     paid: Debt
     """The entries that they were asked about."""
 
-    def decide(self, current: LedgerMetadata) -> Decision:
-        fragment = next((found for found in current.fragments if found.first_entry_id == self.first_entry_id), None)
+    def decide[M: StoredLedger](self, current: M) -> Write[M] | Settled | Refuse:
+        fragment = _fragment_from(current, self.first_entry_id)
         if fragment is None:
-            return self._refuse(current, "there is no such fragment")
+            return self._refuse(current, "it is not there any more")
         debt = current.debt_of(fragment)
         if debt.is_empty:
             return Settled()
@@ -240,30 +250,27 @@ class PayDebt:
             return self._refuse(current, f"entries {debt.first} to {debt.last} are owed")
         return Write(current.with_debt(self.first_entry_id, NO_DEBT))
 
-    def _refuse(self, current: LedgerMetadata, reason: str) -> Refuse:
+    def _refuse(self, current: StoredLedger, reason: str) -> Refuse:
         return Refuse(
             MetadataConflictError(
-                f"ledger {current.ledger_id}, fragment from entry {self.first_entry_id}: {reason}; its debt stays",
-                may_have_happened=False,
+                f"{_fragment_name(current, self.first_entry_id)}: {reason}; its debt stays", may_have_happened=False
             )
         )
+
+
+def _fragment_from(metadata: StoredLedger, first_entry_id: EntryId) -> StoredFragment | None:
+    return next((found for found in metadata.fragments if found.first_entry_id == first_entry_id), None)
+
+
+def _fragment_name(metadata: StoredLedger, first_entry_id: EntryId) -> str:
+    return f"{metadata.kind.value} {metadata.ledger_id}, fragment from entry {first_entry_id}"
 
 
 def _end(metadata: LedgerMetadata) -> tuple[EntryId | None, int]:
     return metadata.last_entry_id, metadata.length
 
 
-class Fenced(Protocol):
-    """The latest fencing, as the metadata of a ledger or a stream record it."""
-
-    @property
-    def fenced_by(self) -> str | None: ...
-
-    @property
-    def fenced_at(self) -> datetime | None: ...
-
-
-def who_fenced(metadata: Fenced) -> str:
+def who_fenced(metadata: StoredLedger) -> str:
     """By which client it was fenced, and when, for an error; "another client" if the metadata do not say."""
     if metadata.fenced_at is None:
         return "another client"

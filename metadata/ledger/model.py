@@ -14,6 +14,8 @@ CLOSED       LedgerClosedError  LedgerClosedError                      LedgerClo
 ``with_member()`` and ``with_debt()`` are the transitions of a closed ledger: repair replaces a bookie in a fragment
 whose range is settled, or notes what is owed of it, in any state (rules C2 and G6). The end never changes.
 
+What a ledger has in common with a stream is :class:`octavo.metadata.ledger.stored.StoredLedger`.
+
 Values are immutable; a transition returns a new one. :mod:`octavo.metadata.ledger.changes` decides which client may
 make which transition after another client has changed the metadata in between. Every instance satisfies rule I6: the
 constructor refuses anything else, so that damage and defects are caught wherever a value is made.
@@ -26,8 +28,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from octavo.metadata.encoding import (
     NO_FIELDS,
@@ -40,10 +43,12 @@ from octavo.metadata.encoding import (
     with_checksum,
 )
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_from, debt_in_range, stored_debt
+from octavo.metadata.ledger.stored import LedgerKind, SettledRange, StoredFragment, StoredLedger
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.limits import E_MAX
+from octavo.protocol.quorums import Quorums, quorums_of
 
 FORMAT = 1
 """Format number of encoded ledger metadata. Raised only for changes that an older reader must not ignore."""
@@ -183,6 +188,16 @@ class LedgerMetadata:
         """Whether the end is settled."""
         return self.state is LedgerState.CLOSED
 
+    @property
+    def has_end(self) -> bool:
+        """Whether the last fragment has an end: that of a ledger has one only when the ledger is closed."""
+        return self.is_closed
+
+    @property
+    def quorums(self) -> Quorums:
+        """E, Qw and Qa."""
+        return quorums_of(self.ensemble_size, self.write_quorum, self.ack_quorum)
+
     def fragment_of(self, entry_id: EntryId) -> Fragment:
         """The fragment whose ensemble holds ``entry_id``, written or not. Raises :class:`InvalidArgumentError` below
         0."""
@@ -190,7 +205,7 @@ class LedgerMetadata:
             raise InvalidArgumentError(f"ledger {self.ledger_id}: entry id {entry_id} is negative")
         return self.fragments[bisect_right(self.fragments, entry_id, key=_first_entry_id) - 1]
 
-    def fragment_last_entry_id(self, fragment: Fragment) -> EntryId | None:
+    def last_id_of(self, fragment: StoredFragment) -> EntryId | None:
         """The last id that belongs to ``fragment`` (inclusive); None while the end of the ledger is not known.
 
         An empty last fragment of a closed ledger ends at its first id - 1.
@@ -202,9 +217,20 @@ class LedgerMetadata:
             return None
         return EntryId(_end_of(self.last_entry_id))
 
-    def debt_of(self, fragment: Fragment) -> Debt:
+    def settled_ranges(self) -> tuple[SettledRange, ...]:
+        """Its settled ranges, in order (rule C2)."""
+        ranges = [
+            SettledRange(one.first_entry_id, following.first_entry_id - 1, one.bookies, following.length_before)
+            for one, following in pairwise(self.fragments)
+        ]
+        if self.is_closed:
+            last = self.last_fragment
+            ranges.append(SettledRange(last.first_entry_id, _end_of(self.last_entry_id), last.bookies, self.length))
+        return tuple(ranges)
+
+    def debt_of(self, fragment: StoredFragment) -> Debt:
         """The debt of a fragment (rule I9): nothing while it is not settled."""
-        last = self.fragment_last_entry_id(fragment)
+        last = self.last_id_of(fragment)
         return debt_in_range(self.full_copies, fragment.debt, fragment.first_entry_id, last)
 
     @property
@@ -214,6 +240,59 @@ class LedgerMetadata:
             return ()
         owed = ((fragment, self.debt_of(fragment)) for fragment in self.fragments)
         return tuple((fragment, debt) for fragment, debt in owed if not debt.is_empty)
+
+    # --- what every ledger answers alike, and streams do not ------------------------------------------------------
+
+    @property
+    def kind(self) -> LedgerKind:
+        """A ledger."""
+        return LedgerKind.LEDGER
+
+    @property
+    def next_term(self) -> None:
+        """None: there is no other writer to come."""
+
+    @property
+    def start_place(self) -> EntryId:
+        """Entry 0: nothing of it is truncated."""
+        return EntryId(0)
+
+    @property
+    def written_part(self) -> object:
+        """All of it: few clients change a ledger."""
+        return self
+
+    @property
+    def pages(self) -> tuple[Never, ...]:
+        """It has none: all of its fragments are here."""
+        return ()
+
+    @property
+    def tail(self) -> Self:
+        """All of it."""
+        return self
+
+    @property
+    def spare_copies(self) -> int:
+        """Copies of an entry that may be lost without losing it."""
+        return self.ack_quorum - 1
+
+    @property
+    def keys(self) -> tuple[Self]:
+        """Its one key."""
+        return (self,)
+
+    def counts_lac(self, _lac: int) -> bool:
+        """Every LAC is one of its only writer."""
+        return True
+
+    def quorums_at(self, _entry_id: int) -> Quorums:
+        """Those of the ledger."""
+        return self.quorums
+
+    def key_at(self, _entry_id: int) -> Self:
+        """That of the ledger."""
+        return self
 
     # --- transitions ---------------------------------------------------------------------------------------------
 
@@ -275,6 +354,10 @@ class LedgerMetadata:
         owing = replace(self.fragments[at], debt=debt)
         return replace(self, fragments=(*self.fragments[:at], owing, *self.fragments[at + 1 :]))
 
+    def restored(self, _terms_skipped: int) -> Self:
+        """The same ledger, read from a dump: there are no terms to leave out."""
+        return self
+
     def written_by(self, writer_token: str) -> Self:
         """The same metadata with the token of the handle that is about to write them."""
         return replace(self, writer_token=writer_token)
@@ -295,23 +378,9 @@ class LedgerMetadata:
             raise self._wrong(f"a term must be between 0 and {TERM_MAX}")
         if self.format_version != FORMAT:
             raise self._wrong(f"format {self.format_version} is not {FORMAT}")
-        if self.created_at.tzinfo is None:
-            raise self._wrong("created_at needs a time zone")
-        if self.fenced_at is not None and self.fenced_at.tzinfo is None:
-            raise self._wrong("fenced_at needs a time zone")
-        if self.fenced_by and self.fenced_at is None:
-            raise self._wrong("fenced_by needs fenced_at")
-        if len(self.fenced_by) > CLIENT_NAME_CHARACTERS_MAX:
-            raise self._wrong(f"the name of a client has at most {CLIENT_NAME_CHARACTERS_MAX} characters")
-        if len(self.writer_token) > WRITER_TOKEN_CHARACTERS_MAX:
-            raise self._wrong(f"a writer's token has at most {WRITER_TOKEN_CHARACTERS_MAX} characters")
-        custom_bytes = 0
-        for key, value in self.custom_metadata.items():
-            custom_bytes += len(key.encode("utf-8", "surrogatepass")) + len(value)
-        if custom_bytes > CUSTOM_METADATA_BYTES_MAX:
-            raise self._wrong(
-                f"custom metadata of {custom_bytes} bytes exceed the limit of {CUSTOM_METADATA_BYTES_MAX}"
-            )
+        problem = notes_problem(self)
+        if problem is not None:
+            raise self._wrong(problem)
 
     def _check_fragments(self) -> None:
         if not self.fragments or self.fragments[0].first_entry_id != 0 or self.fragments[0].length_before != 0:
@@ -369,6 +438,31 @@ def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> st
         return f"the ensemble size {ensemble_size} is smaller than the write quorum {write_quorum}"
     if ensemble_size > E_MAX:
         return f"the ensemble size {ensemble_size} exceeds the limit of {E_MAX}"
+    return None
+
+
+def notes_problem(metadata: StoredLedger) -> str | None:
+    """Describes what is wrong with what is noted beside the entries of a ledger or a stream: times, names, tokens and
+    custom metadata; None when nothing is."""
+    custom_bytes = 0
+    for key, value in metadata.custom_metadata.items():
+        custom_bytes += len(key.encode("utf-8", "surrogatepass")) + len(value)
+    if metadata.created_at.tzinfo is None:
+        return "created_at needs a time zone"
+    if len(metadata.writer_token) > WRITER_TOKEN_CHARACTERS_MAX:
+        return f"a writer's token has at most {WRITER_TOKEN_CHARACTERS_MAX} characters"
+    if custom_bytes > CUSTOM_METADATA_BYTES_MAX:
+        return f"custom metadata of {custom_bytes} bytes exceed the limit of {CUSTOM_METADATA_BYTES_MAX}"
+    return _fencing_problem(metadata.fenced_at, metadata.fenced_by)
+
+
+def _fencing_problem(fenced_at: datetime | None, fenced_by: str) -> str | None:
+    if fenced_at is None:
+        return "fenced_by needs fenced_at" if fenced_by else None
+    if fenced_at.tzinfo is None:
+        return "fenced_at needs a time zone"
+    if len(fenced_by) > CLIENT_NAME_CHARACTERS_MAX:
+        return f"the name of a client has at most {CLIENT_NAME_CHARACTERS_MAX} characters"
     return None
 
 

@@ -32,9 +32,9 @@ Truncate, PageOut    write             write            write                wri
   the fragments that it moves: then the page is made anew (rule U2).
 - A change that adds a fragment asks for *paging first* instead of a write that would make the tail too large (rule U3).
 
-:class:`ReplaceStreamMember` and :class:`PayStreamDebt` are repair's changes. They depend on a settled fragment and on
-no column, as :class:`octavo.metadata.ledger.changes.ReplaceMember` and :class:`octavo.metadata.ledger.changes.PayDebt`
-do. In pages the same is done with :class:`ReplacePages`.
+Repair's changes of the tail are those of a ledger: :class:`octavo.metadata.ledger.changes.ReplaceMember` and
+:class:`octavo.metadata.ledger.changes.PayDebt`. They depend on a settled fragment and on no column. In pages the same
+is done with :class:`ReplacePages`.
 
 Older fragments, the start and unknown fields are taken as found. A refused change has changed nothing, and each refusal
 means that another client got ahead (rule T10).
@@ -44,13 +44,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol
 
-from octavo.metadata.ledger.changes import Refuse, Settled, who_fenced
-from octavo.metadata.ledger.debts import NO_DEBT, Debt
+from octavo.metadata.ledger.changes import Refuse, Settled, Write, who_fenced
+from octavo.metadata.ledger.debts import Debt
 from octavo.metadata.stream.encoding import encoded_fragments_bytes
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.metadata.stream.page_reference import PageReference
 from octavo.protocol.errors import InternalError, LedgerClosedError, MetadataConflictError, TermOverError
-from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.ids import EntryId
 
 FRAGMENTS_BYTES_MAX: Final = 128 * 1024
 """Largest stored size of a stream's tail that a new fragment may lead to (rule U3). A document of the metadata store
@@ -58,18 +58,11 @@ holds 512 KiB, which leaves room for the references to pages, and an end can alw
 
 
 @dataclass(frozen=True, slots=True)
-class WriteStream:
-    """Compare-and-set to these metadata, expecting the version on which the decision was made."""
-
-    metadata: StreamMetadata
-
-
-@dataclass(frozen=True, slots=True)
 class PageFirst:
     """The tail has no room: page its oldest fragments out, then decide again (rule U3)."""
 
 
-type StreamDecision = WriteStream | PageFirst | Settled | Refuse
+type StreamDecision = Write[StreamMetadata] | PageFirst | Settled | Refuse
 
 
 class StreamChange(Protocol):
@@ -136,7 +129,7 @@ class Rest:
             return lost
         if current.state is StreamState.AT_REST:
             return _conflict(current, f"its term {term} ends at {current.last_entry_id}, not at its writer's end")
-        return _not_the_writers(current, self.base) or WriteStream(_ended(current, (), self.end))
+        return _not_the_writers(current, self.base) or Write(_ended(current, (), self.end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +149,7 @@ class BeginTakeover:
             return lost
         if current.state is not StreamState.OPEN:
             return Settled()
-        return WriteStream(current.in_recovery(self.fenced_at, self.fenced_by))
+        return Write(current.in_recovery(self.fenced_at, self.fenced_by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +233,7 @@ class LayToRest:
             return lost
         if current.state is StreamState.AT_REST:
             return Settled()
-        return _not_recovered(current, self.base) or WriteStream(_ended(current, self.fragments, self.end))
+        return _not_recovered(current, self.base) or Write(_ended(current, self.fragments, self.end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +250,7 @@ class SealStream:
             return lost
         if current.state is not StreamState.AT_REST:
             return _conflict(current, f"its term {self.term} has no end yet")
-        return WriteStream(current.closed())
+        return Write(current.closed())
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +262,11 @@ class Truncate:
     """Of the position :attr:`before`; needed if that lies in a page. A place never changes (rule T5), so it may have
     been found in older metadata."""
 
-    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
+    def decide(self, current: StreamMetadata) -> Write[StreamMetadata] | Settled | Refuse:
         if self.place is None and current.start < self.before < current.tail_position:
             return _conflict(current, f"position {self.before} has been paged out; its place must be read in the page")
         truncated = current.truncated(self.before, self.place)
-        return Settled() if truncated is current else WriteStream(truncated)
+        return Settled() if truncated is current else Write(truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +280,7 @@ class PageOut:
     page: PageReference
     """The document exists."""
 
-    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
+    def decide(self, current: StreamMetadata) -> Write[StreamMetadata] | Settled | Refuse:
         if self.page in current.pages:
             return Settled()
         if current.revision != self.page.revision:
@@ -297,7 +290,7 @@ class PageOut:
         count = len(self.moved)
         if current.fragments[:count] != self.moved or count == len(current.fragments):
             return _conflict(current, "its oldest fragments are no longer those that were to be paged out")
-        return WriteStream(current.with_page(self.page, moved=count, replaces_last=self.replaced is not None))
+        return Write(current.with_page(self.page, moved=count, replaces_last=self.replaced is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,80 +301,14 @@ class ReplacePages:
     pages: tuple[tuple[PageReference, PageReference], ...]
     """The old ones and the new ones. The documents exist."""
 
-    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
+    def decide(self, current: StreamMetadata) -> Write[StreamMetadata] | Settled | Refuse:
         if all(new in current.pages for _, new in self.pages):
             return Settled()
         if any(current.revision != new.revision for _, new in self.pages):
             return _conflict(current, "other pages have been named since these were made")
         if any(old not in current.pages for old, _ in self.pages):
             return _conflict(current, "truncation has removed a page that was repaired")
-        return WriteStream(current.with_pages(dict(self.pages)))
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaceStreamMember:
-    """A repaired bookie names itself in a settled fragment, in place of another one (rules C2 and C5): as
-    :class:`octavo.metadata.ledger.changes.ReplaceMember`. The last fragment is settled at rest, and when the stream is
-    closed. Truncation may have removed what was copied: then there is nothing left to name, and the change refuses."""
-
-    first_entry_id: EntryId
-    """The first place of the fragment."""
-    range_last: int
-    """The last place that holds an entry; one below the first place when the fragment is empty."""
-    position: int
-    """The index in the ensemble."""
-    old: BookieId
-    new: BookieId
-
-    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
-        fragment = next((found for found in current.fragments if found.first_entry_id == self.first_entry_id), None)
-        if fragment is None or current.last_place_of(fragment) != self.range_last:
-            return self._refuse(current, f"no settled fragment holds its entries up to {self.range_last}")
-        if not 0 <= self.position < len(fragment.bookies):
-            return self._refuse(current, f"its ensemble has no slot {self.position}")
-        present = fragment.bookies[self.position]
-        if present == self.new:
-            return Settled()
-        if present != self.old:
-            return self._refuse(current, f"bookie {present} is in slot {self.position}, no longer {self.old}")
-        if self.new in fragment.bookies:
-            return self._refuse(current, f"bookie {self.new} is a member already, in another slot")
-        return WriteStream(current.with_member(self.first_entry_id, self.position, self.new))
-
-    def _refuse(self, current: StreamMetadata, reason: str) -> Refuse:
-        return _conflict(
-            current,
-            f"fragment from entry {self.first_entry_id}: {reason}; bookie {self.new} does not take the place of "
-            f"{self.old}",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PayStreamDebt:
-    """Every member of a settled fragment of the tail has said that it lacks nothing of what was owed (rule G6)."""
-
-    first_entry_id: EntryId
-    """The first place of the fragment."""
-    bookies: tuple[BookieId, ...]
-    """The members that were asked."""
-    paid: Debt
-    """The places that they were asked about."""
-
-    def decide(self, current: StreamMetadata) -> WriteStream | Settled | Refuse:
-        fragment = next((found for found in current.fragments if found.first_entry_id == self.first_entry_id), None)
-        if fragment is None:
-            return self._refuse(current, "it is not in the tail any more")
-        debt = current.debt_of(fragment)
-        if debt.is_empty:
-            return Settled()
-        if fragment.bookies != self.bookies:
-            return self._refuse(current, "another bookie is a member now")
-        if debt.within(*self.paid) != debt:
-            return self._refuse(current, f"entries {debt.first} to {debt.last} are owed")
-        return WriteStream(current.with_debt(self.first_entry_id, NO_DEBT))
-
-    def _refuse(self, current: StreamMetadata, reason: str) -> Refuse:
-        return _conflict(current, f"fragment from entry {self.first_entry_id}: {reason}; its debt stays")
+        return Write(current.with_pages(dict(self.pages)))
 
 
 def _lost(current: StreamMetadata, term: int) -> Refuse | None:
@@ -437,11 +364,11 @@ def _same(one: StreamFragment, other: StreamFragment) -> bool:
     return one == replace(other, opened_at_ms=one.opened_at_ms, debt=one.debt)
 
 
-def _grown(wanted: StreamMetadata) -> WriteStream | PageFirst:
+def _grown(wanted: StreamMetadata) -> Write[StreamMetadata] | PageFirst:
     # A tail of one fragment cannot be paged out, and has room for it.
     if len(wanted.fragments) > 2 and encoded_fragments_bytes(wanted) > FRAGMENTS_BYTES_MAX:
         return PageFirst()
-    return WriteStream(wanted)
+    return Write(wanted)
 
 
 def _term_over(current: StreamMetadata, term: int) -> Refuse:

@@ -1,5 +1,6 @@
 """A fragment of a stream: a run of entries of one term on one ensemble. Pure."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -107,6 +108,14 @@ class Fragments(tuple[StreamFragment, ...]):
         made = super().__new__(type(self), (*self, fragment))
         made.text_before = self.text if self else None
         return made
+
+
+def followed(fragments: tuple[StreamFragment, ...], fragment: StreamFragment) -> tuple[StreamFragment, ...]:
+    """With one more at the end. If it cannot stand there, that is left for the stream itself to say."""
+    if isinstance(fragments, Fragments):
+        with contextlib.suppress(ValueError):
+            return fragments.followed_by(fragment)
+    return (*fragments, fragment)
 
 
 def _check_follows(one: StreamFragment, following: StreamFragment) -> None:

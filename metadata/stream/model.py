@@ -25,10 +25,9 @@ them, in any state. What needs a fragment in a page is refused here, or says so:
 
 Values are immutable; a transition returns a new one. The constructor refuses what no stream can be. Which client may
 make which transition is decided by :mod:`octavo.metadata.stream.changes`; :mod:`octavo.metadata.stream.encoding` has
-the stored form.
+the stored form. What a stream has in common with a ledger is :class:`octavo.metadata.ledger.stored.StoredLedger`.
 """
 
-import contextlib
 import enum
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -39,16 +38,14 @@ from typing import Any, Self
 
 from octavo.metadata.encoding import NO_FIELDS
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_in_range
-from octavo.metadata.ledger.model import (
-    CLIENT_NAME_CHARACTERS_MAX,
-    CUSTOM_METADATA_BYTES_MAX,
-    WRITER_TOKEN_CHARACTERS_MAX,
-)
-from octavo.metadata.stream.fragment import FIRST_TERM, Fragments, StreamFragment, StreamKey, position_in
+from octavo.metadata.ledger.model import WRITER_TOKEN_CHARACTERS_MAX, notes_problem
+from octavo.metadata.ledger.stored import LedgerKind, SettledRange, StoredFragment
+from octavo.metadata.stream.fragment import FIRST_TERM, Fragments, StreamFragment, StreamKey, followed, position_in
 from octavo.metadata.stream.page_reference import PageReference, Pages, check_after_page
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
-from octavo.protocol.places import last_place, offset_of, place, term_of
+from octavo.protocol.places import last_place, offset_of, place, term_of, term_of_lac
+from octavo.protocol.quorums import Quorums
 
 __all__ = ["FIRST_TERM", "StreamFragment", "StreamKey", "StreamMetadata", "StreamState", "position_in"]
 
@@ -164,9 +161,29 @@ class StreamMetadata:
         return frozenset(name for fragment in self.fragments for name in fragment.bookies)
 
     @property
+    def spare_copies(self) -> int:
+        """Copies of an entry that may be lost without losing it: the least Qa - 1 of the tail."""
+        return min(fragment.ack_quorum for fragment in self.fragments) - 1
+
+    @property
     def has_end(self) -> bool:
         """Whether the current term has an end: at rest, or closed."""
         return self.state in (StreamState.AT_REST, StreamState.CLOSED)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no other term will come."""
+        return self.state is StreamState.CLOSED
+
+    @property
+    def kind(self) -> LedgerKind:
+        """A stream."""
+        return LedgerKind.STREAM
+
+    @property
+    def written_part(self) -> object:
+        """What writers and takeovers change; repair, paging and truncation change other parts, at any time."""
+        return self.term, self.state, self.last_fragment
 
     @property
     def end_position(self) -> int | None:
@@ -181,7 +198,7 @@ class StreamMetadata:
         before = (self.pages or self.fragments)[0].length_before
         return max(self.length, self.last_fragment.length_before) - before
 
-    def last_place_of(self, fragment: StreamFragment) -> EntryId | None:
+    def last_id_of(self, fragment: StoredFragment) -> EntryId | None:
         """The last place of ``fragment``, one of the tail, that holds an entry; None for the last one while the current
         term has no end. An empty last fragment ends one below its first place.
 
@@ -192,13 +209,41 @@ class StreamMetadata:
         at = bisect_right(self.fragments, first, key=_first_entry_id)
         if at == len(self.fragments):
             return self.last_entry_id
-        return EntryId(fragment.first_entry_id + self.fragments[at].first_position - fragment.first_position - 1)
+        return EntryId(first + self.fragments[at].first_position - self.fragments[at - 1].first_position - 1)
 
-    def debt_of(self, fragment: StreamFragment) -> Debt:
+    def settled_ranges(self) -> tuple[SettledRange, ...]:
+        """The settled ranges of the tail, in order (rule C2). The last fragment is settled at rest, too: what comes
+        later is of another term. A range ends where the positions of its fragment end, because between two terms lie
+        ids that no bookie holds; the first begins where the stream begins."""
+        # The last fragment is followed by the end of the stream.
+        lengths_after = (*(one.length_before for one in self.fragments[1:]), self.length)
+        truncated = self.tail_position - self.fragments[0].first_position
+        ranges: list[SettledRange] = []
+        for fragment, length_after in zip(self.fragments, lengths_after, strict=True):
+            last = self.last_id_of(fragment)
+            if last is not None:
+                ranges.append(SettledRange(fragment.first_entry_id + truncated, last, fragment.bookies, length_after))
+            truncated = 0
+        return tuple(ranges)
+
+    def quorums_at(self, entry_id: int) -> Quorums:
+        """E, Qw and Qa of the fragment of the tail to which an id belongs."""
+        return self.fragment_of(entry_id).quorums
+
+    def key_at(self, entry_id: int) -> StreamKey:
+        """The key of the fragment of the tail to which an id belongs."""
+        return self.keys[self.fragment_of(entry_id).key]
+
+    def counts_lac(self, lac: int) -> bool:
+        """Whether this LAC is of the current term: one of a later term says that the term has an end, and not
+        where."""
+        return term_of_lac(lac + 1) == self.term
+
+    def debt_of(self, fragment: StoredFragment) -> Debt:
         """The debt of a fragment of the tail (rule I9): nothing while it is not settled, and nothing of what was
         truncated."""
         first = max(fragment.first_entry_id, self.start_place)
-        return debt_in_range(self.full_copies, fragment.debt, first, self.last_place_of(fragment))
+        return debt_in_range(self.full_copies, fragment.debt, first, self.last_id_of(fragment))
 
     @property
     def debts(self) -> tuple[tuple[StreamFragment, Debt], ...]:
@@ -246,7 +291,7 @@ class StreamMetadata:
         that lies in a page (:meth:`page_at`)."""
         fragment = self.fragment_at(position)
         found = EntryId(fragment.first_entry_id + position - fragment.first_position)
-        last = self.last_place_of(fragment)
+        last = self.last_id_of(fragment)
         return None if last is None or found > last else found
 
     def end_of_term(self, term: int) -> EntryId | None:
@@ -257,7 +302,7 @@ class StreamMetadata:
             return self.last_entry_id if term == self.term else None
         last = next((fragment for fragment in reversed(self.fragments) if fragment.term == term), None)
         if last is not None:
-            return self.last_place_of(last)
+            return self.last_id_of(last)
         # The first page from the end that does not lie above the term altogether has the answer, or names what has it.
         before = next((page for page in reversed(self.pages) if page.lowest_term <= term), None)
         if before is not None and before.highest_term >= term:
@@ -305,7 +350,7 @@ class StreamMetadata:
         opened_at_ms = max(fragment.opened_at_ms, kept[-1].opened_at_ms)
         if kept[-1].first_entry_id == fragment.first_entry_id:
             kept = kept[:-1]
-        return replace(self, fragments=_followed(kept, replace(fragment, opened_at_ms=opened_at_ms, debt=None)))
+        return replace(self, fragments=followed(kept, replace(fragment, opened_at_ms=opened_at_ms, debt=None)))
 
     def at_rest(self, last_entry_id: EntryId, length: int) -> Self:
         """The same stream with this end of the current term and no writer (rule T8): the last place (one below the
@@ -350,7 +395,7 @@ class StreamMetadata:
             term=self.next_term,
             terms_skipped=0,
             owner=owner,
-            fragments=_followed(kept, first),
+            fragments=followed(kept, first),
             start=start,
             pages=pages,
             start_entry_id=start_entry_id,
@@ -474,25 +519,11 @@ class StreamMetadata:
             raise self._wrong(f"it cannot leave out {self.terms_skipped} terms")
         if not self.keys:
             raise self._wrong("it needs a key")
-        if self.created_at.tzinfo is None:
-            raise self._wrong("created_at needs a time zone")
-        if self.fenced_at is not None and self.fenced_at.tzinfo is None:
-            raise self._wrong("fenced_at needs a time zone")
-        if self.fenced_by and self.fenced_at is None:
-            raise self._wrong("fenced_by needs fenced_at")
-        if len(self.fenced_by) > CLIENT_NAME_CHARACTERS_MAX:
-            raise self._wrong(f"the name of a client has at most {CLIENT_NAME_CHARACTERS_MAX} characters")
         if not 1 <= len(self.owner) <= WRITER_TOKEN_CHARACTERS_MAX:
             raise self._wrong(f"an owner's token has 1 to {WRITER_TOKEN_CHARACTERS_MAX} characters")
-        if len(self.writer_token) > WRITER_TOKEN_CHARACTERS_MAX:
-            raise self._wrong(f"a writer's token has at most {WRITER_TOKEN_CHARACTERS_MAX} characters")
-        custom_bytes = sum(
-            len(key.encode("utf-8", "surrogatepass")) + len(value) for key, value in self.custom_metadata.items()
-        )
-        if custom_bytes > CUSTOM_METADATA_BYTES_MAX:
-            raise self._wrong(
-                f"custom metadata of {custom_bytes} bytes exceed the limit of {CUSTOM_METADATA_BYTES_MAX}"
-            )
+        problem = notes_problem(self)
+        if problem is not None:
+            raise self._wrong(problem)
 
     def _check_fragments(self) -> None:
         if not self.fragments:
@@ -554,14 +585,6 @@ class StreamMetadata:
 
     def _wrong(self, reason: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"stream {self.ledger_id}: {reason}")
-
-
-def _followed(fragments: tuple[StreamFragment, ...], fragment: StreamFragment) -> tuple[StreamFragment, ...]:
-    """With one more at the end. If it cannot stand there, that is left for the stream itself to say."""
-    if isinstance(fragments, Fragments):
-        with contextlib.suppress(ValueError):
-            return fragments.followed_by(fragment)
-    return (*fragments, fragment)
 
 
 def _first_position(part: StreamFragment | PageReference) -> int:

@@ -3,9 +3,10 @@
 
 from typing import Final
 
+from octavo.metadata.ledger.changes import Write
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version, Versioned
-from octavo.metadata.stream.changes import PageOut, WriteStream
+from octavo.metadata.stream.changes import PageOut
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.stream.page_reference import PageReference
 from octavo.metadata.stream.pages import (
@@ -128,7 +129,7 @@ async def _last_page(store: MetadataStore, stream: StreamMetadata) -> bytes | No
 async def _make(
     store: MetadataStore, ledger_id: LedgerId, change: PageOut, writer_token: str, known: Versioned[StreamMetadata]
 ) -> Versioned[StreamMetadata]:
-    async def write(decision: WriteStream, expected: Version) -> Versioned[StreamMetadata]:
+    async def write(decision: Write[StreamMetadata], expected: Version) -> Versioned[StreamMetadata]:
         wanted = decision.metadata.written_by(writer_token)
         return Versioned(wanted, await store.compare_and_set_stream(wanted, expected))
 

@@ -11,10 +11,9 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
-from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned
-from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.stream.any_metadata import EitherMetadata, as_stream
 from octavo.metadata.stream.changes import Truncate
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata
 from octavo.metadata.stream.page_reference import PageReference
@@ -55,7 +54,7 @@ class StreamPages:
 
     The metadata are given to each call. A *part* is a consecutive piece of the stream: all fragments of one page, or
     the tail. It is a :class:`StreamMetadata` without pages, whose lookups work as those of a stream: ``place_at``,
-    ``last_place_of``, ``fragments``. A part that was a page is CLOSED at its end, which says nothing of the stream.
+    ``last_id_of``, ``fragments``. A part that was a page is CLOSED at its end, which says nothing of the stream.
 
     Every method raises :class:`PageMissingError` if the metadata are out of date: read them again, and go on with the
     same positions and places, because those never change (rule T5). All raise :class:`MetadataUnavailableError`.
@@ -135,7 +134,7 @@ class StreamPages:
 
 
 def _span(part: StreamMetadata, fragment: StreamFragment) -> FragmentSpan:
-    return FragmentSpan(fragment, part.last_place_of(fragment))
+    return FragmentSpan(fragment, part.last_id_of(fragment))
 
 
 async def walk_stream(
@@ -164,19 +163,19 @@ async def walk_stream(
 
 
 async def parts_of(store: MetadataStore, metadata: EitherMetadata) -> AsyncGenerator[EitherMetadata]:
-    """A ledger with one writer as it is, and all parts of a stream, as :func:`walk_stream`."""
-    if isinstance(metadata, LedgerMetadata):
+    """A ledger as it is, and all parts of a stream, as :func:`walk_stream`."""
+    if not metadata.pages:
         yield metadata
         return
-    async for part in walk_stream(store, metadata):
+    async for part in walk_stream(store, as_stream(metadata)):
         yield part
 
 
 async def members_of(store: MetadataStore, metadata: EitherMetadata) -> frozenset[BookieId]:
     """Every bookie that a fragment of a ledger or a stream names, also in pages. Raises as :func:`walk_stream`."""
-    if isinstance(metadata, LedgerMetadata) or not metadata.pages:
+    if not metadata.pages:
         return metadata.members
-    return frozenset([name async for part in walk_stream(store, metadata) for name in part.members])
+    return frozenset([name async for part in walk_stream(store, as_stream(metadata)) for name in part.members])
 
 
 async def stored_pages(store: MetadataStore, stream: StreamMetadata) -> tuple[StreamMetadata, list[tuple[str, bytes]]]:

@@ -2,16 +2,17 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from octavo.metadata.ledger.changes import MetadataChange, Refuse, Settled, Write
+from octavo.metadata.ledger.changes import MetadataChange, Refuse, RepairChange, Settled, Write
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version, Versioned
+from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.updates.compare_and_set import settle_change
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import LedgerId
 
 if TYPE_CHECKING:
-    from octavo.metadata.stream.changes import PageFirst, StreamChange, WriteStream
+    from octavo.metadata.stream.changes import PageFirst, StreamChange
     from octavo.metadata.stream.model import StreamMetadata
 
 
@@ -33,7 +34,7 @@ async def update_ledger(
     calling again settles it.
     """
 
-    async def write(decision: Write, expected: Version) -> Versioned[LedgerMetadata]:
+    async def write(decision: Write[LedgerMetadata], expected: Version) -> Versioned[LedgerMetadata]:
         wanted = decision.metadata.written_by(writer_token)
         return Versioned(wanted, await store.compare_and_set_ledger(wanted, expected))
 
@@ -56,11 +57,11 @@ async def update_stream(
 ) -> "Versioned[StreamMetadata]":
     """As :func:`update_ledger`, for a stream (rules T1, T2, T5 and T8 to T11). Where the change finds no room in the
     tail, the oldest fragments are paged out first (rule U3)."""
-    from octavo.metadata.stream.changes import PageFirst, WriteStream  # noqa: PLC0415 - most clients meet no stream
+    from octavo.metadata.stream.changes import PageFirst  # noqa: PLC0415 - most clients meet no stream
 
     def decide(current: "StreamMetadata") -> "_Step | Settled | Refuse":
         decision = change.decide(current)
-        return _Step(decision) if isinstance(decision, WriteStream | PageFirst) else decision
+        return _Step(decision) if isinstance(decision, Write | PageFirst) else decision
 
     async def write(step: _Step, expected: Version) -> "Versioned[StreamMetadata]":
         if isinstance(step.decision, PageFirst):
@@ -80,7 +81,18 @@ async def update_stream(
     )
 
 
+async def repair_metadata(
+    store: MetadataStore, metadata: EitherMetadata, change: RepairChange, *, writer_token: str
+) -> Versioned[EitherMetadata]:
+    """As :func:`update_ledger`, for a ledger or a stream, of which the caller has read these metadata."""
+    if isinstance(metadata, LedgerMetadata):
+        ledger = await update_ledger(store, metadata.ledger_id, change, writer_token=writer_token)
+        return Versioned(ledger.value, ledger.version)
+    stream = await update_stream(store, metadata.ledger_id, change, writer_token=writer_token)
+    return Versioned(stream.value, stream.version)
+
+
 class _Step(NamedTuple):
     """The decision that a change of a stream asks for."""
 
-    decision: "WriteStream | PageFirst"
+    decision: "Write[StreamMetadata] | PageFirst"

@@ -97,7 +97,7 @@ async def _stream_row(client: Client, stream: StreamMetadata) -> tuple[Any, ...]
     fragments = []
     async for part in walk_stream(client._store, stream):
         for at, fragment in enumerate(part.fragments):
-            last = part.last_place_of(fragment)
+            last = part.last_id_of(fragment)
             first = max(fragment.first_position, part.start)
             entries = 0 if last is None else max(0, position_in(fragment, last) + 1 - first)
             is_last = at == len(part.fragments) - 1

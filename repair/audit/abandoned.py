@@ -15,8 +15,7 @@ from typing import Final
 
 import structlog
 from octavo.client.choose.placement import sort_out
-from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.ledger.stored import StoredLedger
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.audit.bookie_watch import BookieWatch
 from octavo.repair.base.planning import is_at_margin
@@ -35,20 +34,20 @@ class AbandonedLedgers:
     recovered."""
 
     def __init__(
-        self, settings: RepairSettings, watch: BookieWatch, recover: Callable[[EitherMetadata], Awaitable[bool]] | None
+        self, settings: RepairSettings, watch: BookieWatch, recover: Callable[[StoredLedger], Awaitable[bool]] | None
     ) -> None:
         self._settings = settings
         self._watch = watch
         self._recover = recover if settings.recover_abandoned else None
-        self._since: dict[LedgerId, tuple[EitherMetadata, float]] = {}
+        self._since: dict[LedgerId, tuple[StoredLedger, float]] = {}
         self._tasks: dict[LedgerId, asyncio.Task[None]] = {}
         self._closed: list[LedgerId] = []
 
-    def consider(self, metadata: EitherMetadata, now: float) -> None:
+    def consider(self, metadata: StoredLedger, now: float) -> None:
         """A ledger that is not CLOSED has a leaving bookie in its last fragment. Recover it if the rule allows."""
         ledger_id = metadata.ledger_id
         known = self._since.get(ledger_id)
-        if known is None or _writers(known[0]) != _writers(metadata) or not self._spare_is_there(metadata):
+        if known is None or known[0].written_part != metadata.written_part or not self._spare_is_there(metadata):
             if known is not None or len(self._since) < SEEN_MAX:
                 self._since[ledger_id] = (metadata, now)
             return
@@ -67,7 +66,7 @@ class AbandonedLedgers:
         closed, self._closed = self._closed, []
         return closed
 
-    async def _run(self, metadata: EitherMetadata, recover: Callable[[EitherMetadata], Awaitable[bool]]) -> None:
+    async def _run(self, metadata: StoredLedger, recover: Callable[[StoredLedger], Awaitable[bool]]) -> None:
         ledger_id = metadata.ledger_id
         log.warning("ledger is abandoned and at its margin: it is recovered", ledger=int(ledger_id))
         try:
@@ -81,16 +80,9 @@ class AbandonedLedgers:
         named = frozenset(name for known, _ in self._since.values() for name in known.last_fragment.bookies)
         return (named - self._watch.registrations.keys()) | self._watch.states.leaving
 
-    def _spare_is_there(self, metadata: EitherMetadata) -> bool:
+    def _spare_is_there(self, metadata: StoredLedger) -> bool:
         spares = sort_out(
             self._watch.registrations.values(), self._watch.states.bookies.keys(),
             members=metadata.last_fragment.bookies,
         )  # fmt: skip
         return bool(spares.usable)
-
-
-def _writers(metadata: EitherMetadata) -> object:
-    """The part of the metadata that a writer changes."""
-    if isinstance(metadata, LedgerMetadata):
-        return metadata
-    return metadata.term, metadata.state, metadata.last_fragment

@@ -19,8 +19,8 @@ from typing import Any, Final
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.cluster.repair_states import Condition, RepairStates
+from octavo.metadata.ledger.stored import StoredLedger
 from octavo.metadata.store.store import MetadataStore
-from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.protocol.errors import (
     ClientClosedError,
     MetadataConflictError,
@@ -42,7 +42,7 @@ log = structlog.get_logger("octavo.repair")
 PAUSE_SECONDS: Final = 1.0
 """Pause after the metadata store has not answered, and before this bookie stands for election again."""
 
-type Abandoned = Callable[[EitherMetadata], Awaitable[bool]]
+type Abandoned = Callable[[StoredLedger], Awaitable[bool]]
 """Recovers an abandoned ledger (rule O3); returns whether it is CLOSED now, or, if it is a stream, at rest."""
 
 

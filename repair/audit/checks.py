@@ -8,13 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import structlog
-from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError, MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.base.documents import CHECKS, Check, decode_checks, encode_checks
 from octavo.repair.base.read_metadata import read_ledgers
-from octavo.repair.base.settled import last_is_settled, settled_ranges
 from octavo.repair.base.stream_parts import StreamParts
 
 log = structlog.get_logger("octavo.repair")
@@ -50,11 +48,11 @@ class OperatorChecks:
         begun = []
         for ledger_id, metadata in (await read_ledgers(self._store, new)).items():
             named = set() if metadata is None else {
-                name for settled in settled_ranges(metadata) for name in settled.bookies
+                name for settled in metadata.settled_ranges() for name in settled.bookies
             }  # fmt: skip
-            if metadata is not None and not isinstance(metadata, LedgerMetadata) and metadata.pages:
+            if metadata is not None and metadata.pages:
                 named |= await self._parts.members(metadata)
-            if metadata is not None and not last_is_settled(metadata):
+            if metadata is not None and not metadata.has_end:
                 named |= set(metadata.last_fragment.bookies)
             there = sorted(name for name in named if name in registered)
             self._members[ledger_id] = set(there)

@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.cluster.repair_states import RepairStates
+from octavo.metadata.ledger.stored import StoredLedger
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version
 from octavo.metadata.stream.any_metadata import EitherMetadata
@@ -65,7 +66,7 @@ class Dispatcher:
         watch: BookieWatch,
         rounds: Rounds,
         *,
-        recover: Callable[[EitherMetadata], Awaitable[bool]] | None,
+        recover: Callable[[StoredLedger], Awaitable[bool]] | None,
     ) -> None:
         self._store: MetadataStore = bookie.store
         self._rng = bookie.rng
@@ -392,7 +393,7 @@ class Dispatcher:
         )  # fmt: skip
 
 
-def _nothing_changed(metadata: EitherMetadata, old: BookieId, target: BookieId) -> Blocked:
+def _nothing_changed(metadata: StoredLedger, old: BookieId, target: BookieId) -> Blocked:
     ranges = ranges_of_member(metadata, old)
     return Blocked(
         metadata.ledger_id, ranges[0].first, ranges[-1].last, BlockedClass.NO_TARGET, (target,),

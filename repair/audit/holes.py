@@ -8,11 +8,10 @@ import asyncio
 from dataclasses import dataclass
 
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.ledger.stored import SettledRange, StoredLedger
 from octavo.protocol.errors import ClientClosedError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.messages import CAPABILITY_REPAIR, Missing, MissingAnswer
-from octavo.repair.base.settled import SettledRange, quorums_at, settled_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +25,10 @@ class Holes:
 
 
 async def ask_members(
-    pool: ConnectionPool, metadata: EitherMetadata, members: frozenset[BookieId], *, timeout_seconds: float
+    pool: ConnectionPool, metadata: StoredLedger, members: frozenset[BookieId], *, timeout_seconds: float
 ) -> Holes:
     """Ask those of ``members`` that the settled ranges name. Raises :class:`ClientClosedError`."""
-    wanted = {name for settled in settled_ranges(metadata) for name in settled.bookies if name in members}
+    wanted = {name for settled in metadata.settled_ranges() for name in settled.bookies if name in members}
     names = sorted(wanted)
     answers = await asyncio.gather(*(_lacks(pool, metadata, name, timeout_seconds) for name in names))
     return Holes(
@@ -38,16 +37,14 @@ async def ask_members(
     )
 
 
-async def _lacks(
-    pool: ConnectionPool, metadata: EitherMetadata, member: BookieId, timeout_seconds: float
-) -> bool | None:
+async def _lacks(pool: ConnectionPool, metadata: StoredLedger, member: BookieId, timeout_seconds: float) -> bool | None:
     """Whether a member lacks anything; None when it does not answer, or is too old to know the question."""
     try:
         connection = pool.get(member)
         await connection.wait_writable(timeout_seconds=timeout_seconds)
         if CAPABILITY_REPAIR not in connection.capabilities:
             return False
-        for settled in settled_ranges(metadata):
+        for settled in metadata.settled_ranges():
             if member in settled.bookies and await _lacks_of(pool, metadata, settled, member, timeout_seconds):
                 return True
     except ClientClosedError:
@@ -58,9 +55,9 @@ async def _lacks(
 
 
 async def _lacks_of(
-    pool: ConnectionPool, metadata: EitherMetadata, settled: SettledRange, member: BookieId, timeout_seconds: float
+    pool: ConnectionPool, metadata: StoredLedger, settled: SettledRange, member: BookieId, timeout_seconds: float
 ) -> bool:
-    quorums = quorums_at(metadata, settled.first)
+    quorums = metadata.quorums_at(settled.first)
     residues = quorums.residues_at(settled.bookies.index(member))
     first = settled.first
     while first <= settled.last:

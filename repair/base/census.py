@@ -26,8 +26,7 @@ from heapq import merge
 from itertools import groupby, pairwise
 from typing import Final, cast
 
-from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.ledger.stored import StoredLedger
 from octavo.protocol.ids import BookieId, LedgerId
 
 _ITEM_BYTES = 8
@@ -62,13 +61,12 @@ class Seen:
     """Whether entries of it may have fewer copies than the write quorum (rule I9)."""
 
     @classmethod
-    def of(cls, metadata: EitherMetadata) -> "Seen":
+    def of(cls, metadata: StoredLedger) -> "Seen":
         """From the metadata of a ledger or a stream. Those of a stream may always change: it never counts as
         closed."""
-        if isinstance(metadata, LedgerMetadata):
-            return cls(metadata.members, metadata.is_closed, metadata.ack_quorum - 1, owes=bool(metadata.debts))
-        spare_copies = min(fragment.ack_quorum for fragment in metadata.fragments) - 1
-        return cls(metadata.members, False, spare_copies, is_stream=True, owes=bool(metadata.debts))
+        is_stream = metadata.next_term is not None
+        closed = metadata.is_closed and not is_stream
+        return cls(metadata.members, closed, metadata.spare_copies, is_stream, owes=bool(metadata.debts))
 
 
 @dataclass(slots=True)

@@ -30,11 +30,10 @@ from typing import Final
 from octavo.client.choose.placement import Chance, place_replacements
 from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.cluster.repair_states import Condition, RepairStates
-from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.ledger.stored import LedgerKind, SettledRange, StoredLedger
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId, LedgerId
-from octavo.repair.base.settled import SettledRange, quorums_at, ranges_of_member
+from octavo.repair.base.settled import ranges_of_member
 
 JOBS_MAX: Final = 1024
 """Most jobs of one target's plan: a plan stays far below the limit of a document, and an auditor that fails takes
@@ -99,7 +98,7 @@ class Planned:
 
 
 def plan_ledger(
-    metadata: EitherMetadata,
+    metadata: StoredLedger,
     states: RepairStates,
     registrations: Mapping[BookieId, BookieRegistration],
     *,
@@ -140,30 +139,30 @@ class TargetsFullError(Exception):
     """Every bookie that could do the work has a full plan: it is planned later."""
 
 
-def _leaving_members(metadata: EitherMetadata, states: RepairStates) -> list[BookieId]:
+def _leaving_members(metadata: StoredLedger, states: RepairStates) -> list[BookieId]:
     leaving = [(RANKS[states.bookies[name].condition], name) for name in metadata.members & states.leaving]
     return [name for _, name in sorted(leaving)]
 
 
-def _open(metadata: EitherMetadata, old: BookieId) -> Blocked:
-    state = metadata.state.value
-    if isinstance(metadata, LedgerMetadata):
-        reason = (
-            f"the ledger is {state}, and {old} is in its last fragment: its writer replaces the bookie, or the ledger "
-            "is recovered"
-        )
-    else:
-        reason = (
-            f"the stream is {state}, and {old} is in its last fragment: its writer replaces the bookie, or the next "
-            "takeover chooses others"
-        )
+_REPLACED_OTHERWISE: Final = {
+    LedgerKind.LEDGER: "the ledger is recovered",
+    LedgerKind.STREAM: "the next takeover chooses others",
+}
+"""What ends the membership of a bookie in the last fragment when its writer does not."""
+
+
+def _open(metadata: StoredLedger, old: BookieId) -> Blocked:
+    reason = (
+        f"the {metadata.kind.value} is {metadata.state.value}, and {old} is in its last fragment: its writer replaces "
+        f"the bookie, or {_REPLACED_OTHERWISE[metadata.kind]}"
+    )
     return Blocked(
         metadata.ledger_id, metadata.last_fragment.first_entry_id, None, BlockedClass.OPEN, (old,), reason
     )  # fmt: skip
 
 
 def _target(
-    metadata: EitherMetadata,
+    metadata: StoredLedger,
     ranges: Sequence[SettledRange],
     old: BookieId,
     registrations: Mapping[BookieId, BookieRegistration],
@@ -179,7 +178,7 @@ def _target(
     for members in (elsewhere, frozenset[BookieId]()):
         try:
             return place_replacements(
-                registrations.values(), quorums_at(metadata, largest.first), largest.bookies, [position],
+                registrations.values(), metadata.quorums_at(largest.first), largest.bookies, [position],
                 rng=rng, avoid=avoid | members, racks=racks,
             )[position]  # fmt: skip
         except NotEnoughBookiesError:
@@ -187,10 +186,10 @@ def _target(
     return None
 
 
-def is_at_margin(metadata: EitherMetadata, unavailable: Collection[BookieId]) -> bool:
+def is_at_margin(metadata: StoredLedger, unavailable: Collection[BookieId]) -> bool:
     """Whether, in some write set of the last fragment, one more loss would block a recovery for ever: no more than
     Qw - Qa + 1 members are left (rule O3)."""
-    quorums = quorums_at(metadata, metadata.last_fragment.first_entry_id)
+    quorums = metadata.quorums_at(metadata.last_fragment.first_entry_id)
     bookies = metadata.last_fragment.bookies
     for residue in range(quorums.ensemble_size):
         live = sum(1 for position in quorums.write_set(residue) if bookies[position] not in unavailable)

@@ -10,9 +10,8 @@ from collections.abc import AsyncGenerator, Collection
 from typing import Final, NamedTuple
 
 import structlog
-from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.store.store import MetadataStore
-from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.stream.any_metadata import EitherMetadata, as_stream
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.stream.page_reference import PageReference
 from octavo.metadata.stream.pages import PageMissingError
@@ -54,10 +53,10 @@ class StreamParts:
         be understood is left out, and noted in :attr:`damaged`. Raises :class:`MetadataUnavailableError`."""
         seen = Seen.of(metadata)
         self.damaged.pop(metadata.ledger_id, None)
-        if isinstance(metadata, LedgerMetadata) or not metadata.pages:
+        if not metadata.pages:
             return seen
         try:
-            facts = await self._facts_of(metadata)
+            facts = await self._facts_of(as_stream(metadata))
         except NoSuchLedgerError:
             return None
         return Seen(
@@ -74,21 +73,19 @@ class StreamParts:
         return frozenset() if seen is None else seen.bookies
 
     async def naming(self, metadata: EitherMetadata, bookies: Collection[BookieId]) -> AsyncGenerator[EitherMetadata]:
-        """A ledger with one writer as it is, and the parts of a stream that name one of the bookies, in order. The tail
-        always counts as one. What changes meanwhile is left to the next look. Raises as :meth:`seen`."""
-        if isinstance(metadata, LedgerMetadata):
-            yield metadata
-            return
+        """The parts that name one of the bookies, in order; a ledger without pages is one part. The tail always counts
+        as one. What changes meanwhile is left to the next look. Raises as :meth:`seen`."""
         facts = self._facts.get(metadata.ledger_id, {})
         for page in metadata.pages:
             known = facts.get(page)
             if known is None or not known.bookies.isdisjoint(bookies):
+                stream = as_stream(metadata)
                 try:
-                    yield await self._pages.part(metadata, page)
+                    yield await self._pages.part(stream, page)
                 except PageMissingError:
                     continue
                 except MetadataError as error:
-                    self._note_damage(metadata, error)
+                    self._note_damage(stream, error)
         yield metadata.tail
 
     async def first_naming(
@@ -154,4 +151,4 @@ class StreamParts:
 
 def _facts(part: StreamMetadata) -> _PageFacts:
     last_owed = max((debt.last for _, debt in part.debts), default=-1)
-    return _PageFacts(part.members, min(fragment.ack_quorum for fragment in part.fragments) - 1, last_owed)
+    return _PageFacts(part.members, part.spare_copies, last_owed)

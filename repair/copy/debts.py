@@ -14,23 +14,22 @@ import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.ledger.changes import PayDebt
 from octavo.metadata.ledger.debts import NO_DEBT, Debt
-from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.stored import StoredLedger
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned
-from octavo.metadata.stream.any_metadata import EitherMetadata
-from octavo.metadata.stream.changes import PayStreamDebt, ReplacePages
+from octavo.metadata.stream.any_metadata import EitherMetadata, as_stream
+from octavo.metadata.stream.changes import ReplacePages
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.stream.page_reference import PageReference
 from octavo.metadata.stream.pages import page_document, repaired_page
 from octavo.metadata.updates.page_out import store_page
 from octavo.metadata.updates.paging import StreamPages
-from octavo.metadata.updates.update import update_ledger, update_stream
+from octavo.metadata.updates.update import repair_metadata, update_stream
 from octavo.protocol.errors import ClientClosedError, MetadataConflictError, OctavoError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import CAPABILITY_REPAIR, Missing, MissingAnswer
 from octavo.protocol.quorums import Quorums
 from octavo.repair.base.local_bookie import LocalBookie
-from octavo.repair.base.settled import quorums_at
 
 log = structlog.get_logger("octavo.repair")
 
@@ -49,30 +48,21 @@ class DebtPayer:
     async def pay(self, current: Versioned[EitherMetadata]) -> EitherMetadata:
         """Clear what is paid; the metadata then. Raises the errors of the metadata store, and :class:`PageMissingError`
         if the metadata of a stream are out of date."""
-        metadata = current.value
-        if not isinstance(metadata, LedgerMetadata):
-            return await self._pay_stream(metadata)
-        for fragment, debt in metadata.debts:
-            if await self._is_paid(metadata, fragment.bookies, debt):
+        root = metadata = current.value
+        if metadata.full_copies is None:
+            return metadata
+        tail = metadata.tail
+        for fragment, debt in tail.debts:
+            if await self._is_paid(tail, fragment.bookies, debt):
                 change = PayDebt(fragment.first_entry_id, fragment.bookies, debt)
                 # After a conflict the debt is another one, or of other members: a later round looks at it.
                 with contextlib.suppress(MetadataConflictError):
-                    metadata = (
-                        await update_ledger(self._store, metadata.ledger_id, change, writer_token=self._token)
-                    ).value
+                    root = (await repair_metadata(self._store, root, change, writer_token=self._token)).value
                     _note_paid(metadata, debt)
-        return metadata
+        return await self._pay_pages(as_stream(metadata), as_stream(root)) if metadata.pages else root
 
-    async def _pay_stream(self, stream: StreamMetadata) -> StreamMetadata:
-        if stream.full_copies is None:
-            return stream
-        root, tail = stream, stream.tail
-        for fragment, debt in tail.debts:
-            if await self._is_paid(tail, fragment.bookies, debt):
-                change = PayStreamDebt(fragment.first_entry_id, fragment.bookies, debt)
-                with contextlib.suppress(MetadataConflictError):  # as above
-                    root = (await update_stream(self._store, stream.ledger_id, change, writer_token=self._token)).value
-                    _note_paid(stream, debt)
+    async def _pay_pages(self, stream: StreamMetadata, root: StreamMetadata) -> StreamMetadata:
+        """``stream``: as it was read at first. ``root``: as it is stored since."""
         pages = StreamPages(self._store, pages_max=1)
         for page in reversed(stream.pages):
             # Those that another change has replaced, or truncation has removed, are left to a later round.
@@ -103,15 +93,15 @@ class DebtPayer:
             _note_paid(root, debt)
         return root
 
-    async def _is_paid(self, metadata: EitherMetadata, bookies: tuple[BookieId, ...], debt: Debt) -> bool:
-        quorums = quorums_at(metadata, debt.first)
+    async def _is_paid(self, metadata: StoredLedger, bookies: tuple[BookieId, ...], debt: Debt) -> bool:
+        quorums = metadata.quorums_at(debt.first)
         for position, name in enumerate(bookies):
             if not await self._has_all(metadata, name, debt, quorums, position):
                 return False
         return True
 
     async def _has_all(
-        self, metadata: EitherMetadata, name: BookieId, debt: Debt, quorums: Quorums, position: int
+        self, metadata: StoredLedger, name: BookieId, debt: Debt, quorums: Quorums, position: int
     ) -> bool:
         stripe = (quorums.ensemble_size, quorums.residues_at(position))
         first = debt.first
@@ -140,5 +130,5 @@ class DebtPayer:
         return True
 
 
-def _note_paid(metadata: EitherMetadata, debt: Debt) -> None:
+def _note_paid(metadata: StoredLedger, debt: Debt) -> None:
     log.info("a debt is paid", ledger=int(metadata.ledger_id), first=debt.first, last=debt.last)

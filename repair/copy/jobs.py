@@ -16,13 +16,11 @@ from typing import Final, NamedTuple
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.cluster.repair_states import DOCUMENT, RepairStates, decode_states
-from octavo.metadata.ledger.changes import Decision, Refuse, ReplaceMember, Settled
-from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.changes import Refuse, ReplaceMember, Settled
+from octavo.metadata.ledger.stored import SettledRange
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version, Versioned
-from octavo.metadata.stream.any_metadata import EitherMetadata
-from octavo.metadata.stream.changes import ReplaceStreamMember, WriteStream
-from octavo.metadata.stream.model import StreamMetadata
+from octavo.metadata.stream.any_metadata import EitherMetadata, as_stream
 from octavo.metadata.stream.page_reference import PageReference
 from octavo.metadata.stream.pages import PageMissingError, page_document, repaired_page
 from octavo.metadata.updates.page_out import store_page
@@ -31,14 +29,7 @@ from octavo.protocol.errors import DuplicateEntryError, MetadataUnavailableError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.repair.base.local_bookie import LocalBookie
 from octavo.repair.base.planning import Blocked, BlockedClass, Job
-from octavo.repair.base.settled import (
-    SettledRange,
-    last_is_settled,
-    quorums_at,
-    ranges_of_member,
-    replaceable,
-    stream_fragment_at,
-)
+from octavo.repair.base.settled import ranges_of_member, replaceable
 from octavo.repair.base.stream_parts import StreamParts
 from octavo.repair.copy.batched_naming import Naming
 from octavo.repair.copy.copying import Told, Unsound, preference
@@ -109,7 +100,7 @@ class Jobs:
         while attempt < ATTEMPTS_MAX:
             try:
                 current = await self._store.read_either(job.ledger_id)
-                if attempt and not isinstance(current.value, LedgerMetadata):
+                if attempt and current.value.next_term is not None:
                     await asyncio.sleep(attempt * CONFLICT_PAUSE_SECONDS)  # its writer does not wait
                     current = await self._store.read_either(job.ledger_id)
                 piece: _Piece | None = None
@@ -138,10 +129,10 @@ class Jobs:
     async def _is_outdated(self, metadata: EitherMetadata, outcome: Outcome) -> bool:
         """Whether something seemed to be lost of a stream that has been truncated meanwhile: then everything is decided
         again, because what was truncated need not be held."""
-        if outcome.blocked is None or isinstance(metadata, LedgerMetadata):
+        if outcome.blocked is None or metadata.next_term is None:
             return False
-        now = (await self._store.read_stream(metadata.ledger_id)).value
-        return now.start != metadata.start
+        now = (await self._store.read_either(metadata.ledger_id)).value
+        return now.start_place != metadata.start_place
 
     # --- own copies -------------------------------------------------------------------------------------------------
 
@@ -169,16 +160,15 @@ class Jobs:
         return blocked or problem
 
     async def _parts_between(self, metadata: EitherMetadata, first: int, last: int) -> list[EitherMetadata]:
-        if isinstance(metadata, LedgerMetadata):
-            return [metadata]
         pages = [page for page in metadata.pages if page.last_entry_id >= first and page.first_entry_id <= last]
-        return [*[await StreamPages(self._store).part(metadata, page) for page in pages], metadata.tail]
+        parts = [await StreamPages(self._store).part(as_stream(metadata), page) for page in pages]
+        return [*parts, metadata.tail]
 
     async def complete_open(self, metadata: EitherMetadata, first: int = 0, last: int = ID_MAX) -> Blocked | None:
         """Copy the ids of an open last fragment that this bookie should hold, up to the highest LAC that its members
         show (rule O1). What lies above may be on fewer than Qa bookies and is left to recovery."""
         fragment = metadata.last_fragment
-        if last_is_settled(metadata) or self._me not in fragment.bookies:
+        if metadata.has_end or self._me not in fragment.bookies:
             return None
         confirmed = await self._puller.last_add_confirmed(
             metadata, [name for name in fragment.bookies if name != self._me]
@@ -248,15 +238,18 @@ class Jobs:
             position = settled.bookies.index(old)
             if not await self._holds(piece.part, settled, position):
                 return None
-            decision = _decide_naming(wanted, settled, position, old, self._me)
+            # After truncation the range may begin within its fragment.
+            first = wanted.fragment_of(EntryId(settled.first)).first_entry_id
+            decision = ReplaceMember(first, settled.last, position, old, self._me).decide(wanted)
             if isinstance(decision, Refuse):
                 return None
             if not isinstance(decision, Settled):
                 wanted = decision.metadata
-        if piece.page is not None and not isinstance(metadata, LedgerMetadata) and isinstance(wanted, StreamMetadata):
-            page = repaired_page(metadata, piece.page, wanted)
-            await store_page(self._store, metadata.ledger_id, page)
-            wanted = metadata.with_pages({piece.page: page.reference})
+        if piece.page is not None:
+            stream = as_stream(metadata)
+            page = repaired_page(stream, piece.page, as_stream(wanted))
+            await store_page(self._store, stream.ledger_id, page)
+            wanted = stream.with_pages({piece.page: page.reference})
         return wanted.written_by(self._token)
 
     async def _write(self, wanted: EitherMetadata, expected: Version) -> bool:
@@ -287,7 +280,7 @@ class Jobs:
                 await asyncio.sleep(SETTLE_PAUSE_SECONDS)
 
     async def _holds(self, metadata: EitherMetadata, settled: SettledRange, position: int) -> bool:
-        quorums = quorums_at(metadata, settled.first)
+        quorums = metadata.quorums_at(settled.first)
         stripe = simplest_stripe(quorums.ensemble_size, quorums.residues_at(position))
         first = settled.first
         while first <= settled.last:
@@ -373,13 +366,11 @@ class _Piece(NamedTuple):
 async def _next_piece(metadata: EitherMetadata, first: int, old: BookieId, parts: StreamParts) -> _Piece:
     """Of a stream the first page that names the bookie and does not lie below the position ``first``, or the tail.
     Raises :class:`PageMissingError`."""
-    if isinstance(metadata, LedgerMetadata):
-        return _Piece(None, metadata, metadata)
-    found = await parts.first_naming(metadata, old, first=first)
+    found = await parts.first_naming(as_stream(metadata), old, first=first) if metadata.pages else None
     if found is None:
         return _Piece(None, metadata.tail, metadata)
     page, whole = found
-    return _Piece(page, whole.truncated(metadata.start), whole, (whole.end_position or 0) + 1)
+    return _Piece(page, whole.truncated(as_stream(metadata).start), whole, (whole.end_position or 0) + 1)
 
 
 _SAID = {
@@ -387,14 +378,3 @@ _SAID = {
     Told.UNKNOWN: "cannot tell, because of damage or doubt",
     Told.FAILED: "does not answer",
 }
-
-
-def _decide_naming(
-    wanted: EitherMetadata, settled: SettledRange, position: int, old: BookieId, new: BookieId
-) -> Decision | WriteStream:
-    """The change that names ``new`` in a range, decided on these metadata."""
-    if isinstance(wanted, LedgerMetadata):
-        return ReplaceMember(EntryId(settled.first), EntryId(settled.last), position, old, new).decide(wanted)
-    # After truncation the range may begin within its fragment.
-    first = stream_fragment_at(wanted, settled.first).first_entry_id
-    return ReplaceStreamMember(first, settled.last, position, old, new).decide(wanted)

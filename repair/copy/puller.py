@@ -14,8 +14,7 @@ from typing import Final
 
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
-from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.ledger.stored import SettledRange, StoredLedger
 from octavo.protocol.entries import Digest, digest_code_of, header_of, verify_batch, verify_explicit_lac
 from octavo.protocol.errors import (
     BookieShuttingDownError,
@@ -27,9 +26,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 from octavo.protocol.messages import CAPABILITY_REPAIR, LacAnswer, Read, ReadAnswer, ReadFlag, ReadLac
-from octavo.protocol.places import term_of_lac
 from octavo.repair.base.local_bookie import LocalCopies
-from octavo.repair.base.settled import SettledRange, digest_at, quorums_at
 from octavo.repair.copy.copying import WINDOW_ENTRIES, Ask, CopyWindow, Unsound, ids_of_runs
 from octavo.repair.copy.pacing import ByteLimit, Pace
 
@@ -72,7 +69,7 @@ class Puller:
 
     async def make_whole(
         self,
-        metadata: EitherMetadata,
+        metadata: StoredLedger,
         settled: SettledRange,
         position: int,
         preference: Sequence[int],
@@ -87,7 +84,7 @@ class Puller:
         """
         if settled.is_empty:
             return None
-        quorums = quorums_at(metadata, settled.first)
+        quorums = metadata.quorums_at(settled.first)
         residues = quorums.residues_at(position)
         worst: Unsound | None = None
         windows: set[asyncio.Task[Unsound | None]] = set()
@@ -108,10 +105,10 @@ class Puller:
                 await asyncio.gather(*windows, return_exceptions=True)
         return worst
 
-    async def ends_right(self, metadata: EitherMetadata, settled: SettledRange, position: int) -> bool:
+    async def ends_right(self, metadata: StoredLedger, settled: SettledRange, position: int) -> bool:
         """Whether the last entry of a range, if the slot holds it, has the length that the metadata say (rule
         C3)."""
-        quorums = quorums_at(metadata, settled.first)
+        quorums = metadata.quorums_at(settled.first)
         if settled.is_empty or not quorums.write_mask(settled.last) >> position & 1:
             return True
         if settled.last < self._copies.first_kept(metadata.ledger_id):
@@ -119,7 +116,7 @@ class Puller:
         sealed = await self._copies.read_entry(metadata.ledger_id, settled.last)
         return sealed is not None and header_of(sealed).length == settled.length_after
 
-    async def last_add_confirmed(self, metadata: EitherMetadata, bookies: Sequence[BookieId]) -> int | None:
+    async def last_add_confirmed(self, metadata: StoredLedger, bookies: Sequence[BookieId]) -> int | None:
         """The highest LAC that this bookie or one of ``bookies`` shows, verified as far as that can be done without a
         password; None when none shows one. Of a stream only LACs of its current term count: one of a later term says
         that the term has an end, and not where."""
@@ -128,10 +125,7 @@ class Puller:
         for answer in await asyncio.gather(*(self._read_lac(ledger_id, name) for name in bookies)):
             if answer is not None:
                 shown += _confirmed_in(ledger_id, metadata, answer)
-        known = [lac for lac in shown if lac is not None]
-        if not isinstance(metadata, LedgerMetadata):
-            known = [lac for lac in known if term_of_lac(lac + 1) == metadata.term]
-        return max(known, default=None)
+        return max((lac for lac in shown if lac is not None and metadata.counts_lac(lac)), default=None)
 
     async def _read_lac(self, ledger_id: LedgerId, source: BookieId) -> LacAnswer | None:
         connection = self._pool.get(source)
@@ -164,7 +158,7 @@ class Puller:
             first = held.last_covered + 1
 
     async def _fill(
-        self, metadata: EitherMetadata, settled: SettledRange, window: CopyWindow, is_urgent: Callable[[], bool]
+        self, metadata: StoredLedger, settled: SettledRange, window: CopyWindow, is_urgent: Callable[[], bool]
     ) -> Unsound | None:
         while (ask := window.next_ask()) is not None:
             async with self._chunks:
@@ -173,7 +167,7 @@ class Puller:
 
     async def _ask(
         self,
-        metadata: EitherMetadata,
+        metadata: StoredLedger,
         settled: SettledRange,
         ask: Ask,
         window: CopyWindow,
@@ -187,7 +181,7 @@ class Puller:
         except OctavoError:
             window.on_failed(ask)
             return
-        sound = sound_entries(ledger_id, digest_at(metadata, settled.first), answer.entries)
+        sound = sound_entries(ledger_id, metadata.key_at(settled.first).digest, answer.entries)
         given = {entry_id: sealed for entry_id, sealed in sound if ask.first <= entry_id <= ask.last}
         wanted = window.on_answer(
             ask, answer.last_covered, given.keys(), answer.unknown,
@@ -258,9 +252,9 @@ def _each_sound(ledger_id: LedgerId, code: int, entries: Sequence[bytes]) -> Ite
             yield entry_id, sealed
 
 
-def _confirmed_in(ledger_id: LedgerId, metadata: EitherMetadata, answer: LacAnswer) -> list[int | None]:
+def _confirmed_in(ledger_id: LedgerId, metadata: StoredLedger, answer: LacAnswer) -> list[int | None]:
     found: list[int | None] = []
-    digest = digest_at(metadata, metadata.last_fragment.first_entry_id)
+    digest = metadata.key_at(metadata.last_fragment.first_entry_id).digest
     if answer.explicit is not None:
         with contextlib.suppress(OctavoError):
             found.append(verify_explicit_lac(ledger_id, answer.explicit))

@@ -41,8 +41,7 @@ name until the copies are made (rule G3), and lost them since. So it stays unsur
 from typing import Final
 
 from octavo.metadata.ledger.debts import FullCopies
-from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.ledger.stored import StoredLedger
 from octavo.protocol.ids import BookieId
 
 SURE_OF_ALL: Final = None
@@ -53,7 +52,7 @@ UNSURE_OF_ALL: Final = 0
 
 
 def first_unsure_id(
-    metadata: EitherMetadata | None, bookie_id: BookieId, *, holds_all: bool, term_floor: int | None = None
+    metadata: StoredLedger | None, bookie_id: BookieId, *, holds_all: bool, term_floor: int | None = None
 ) -> int | None:
     """The first id of the ledger about which the bookie stays in doubt; None: it is sure of all (rule D3).
 
@@ -66,11 +65,10 @@ def first_unsure_id(
     if not holds_all:
         return UNSURE_OF_ALL
     last = metadata.last_fragment
-    if not isinstance(metadata, LedgerMetadata):
-        of_later_term = term_floor is not None and metadata.term > term_floor
-        return SURE_OF_ALL if metadata.has_end or of_later_term else int(last.first_entry_id)
-    if metadata.is_closed:
+    of_later_term = term_floor is not None and metadata.term > term_floor
+    if metadata.has_end or of_later_term:
         return SURE_OF_ALL
-    if bookie_id not in last.bookies and metadata.full_copies is not FullCopies.REQUIRED:
+    confirms_nothing_new = metadata.next_term is None and metadata.full_copies is not FullCopies.REQUIRED
+    if confirms_nothing_new and bookie_id not in last.bookies:
         return SURE_OF_ALL
     return int(last.first_entry_id)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 import structlog
-from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.stored import LedgerKind
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version
 from octavo.protocol.errors import (
@@ -48,6 +48,15 @@ DAMAGE_MAX: Final = 10_000
 
 PAUSE_SECONDS: Final = 1.0
 """Pause after the metadata store or the own storage has failed."""
+
+
+_REASONS: Final = {
+    LedgerKind.LEDGER: "{bookie} is in doubt and in the last fragment of a ledger that is {state}: the doubt ends when "
+    "the ledger is closed or the bookie is replaced in it",
+    LedgerKind.STREAM: "{bookie} is in doubt about the current term of a stream that is {state}: the doubt ends with "
+    "that term",
+}
+"""Why a bookie that holds all that it should stays in doubt."""
 
 
 class _MayBeOlderError(Exception):
@@ -193,7 +202,7 @@ class Refill:
         """The first unsure id of a ledger and why it is unsure; None: sure of all."""
         try:
             metadata = (await self._store.read_either(ledger_id)).value
-            if not isinstance(metadata, LedgerMetadata):
+            if metadata.next_term is not None:
                 # Read after the doubt began: no term that was fenced or written before it is a later one (rule T12).
                 # Where metadata are restored, terms that they do not know may have been opened.
                 self._term_floors[ledger_id] = metadata.next_term - 1
@@ -209,16 +218,7 @@ class Refill:
         floor = None if doubt is None else doubt.term_floors.get(ledger_id)
         first = first_unsure_id(metadata, self._me, holds_all=blocked is None, term_floor=floor)
         if first is not None and blocked is None:
-            if isinstance(metadata, LedgerMetadata):
-                reason = (
-                    f"{self._me} is in doubt and in the last fragment of a ledger that is {metadata.state.value}: the "
-                    "doubt ends when the ledger is closed or the bookie is replaced in it"
-                )
-            else:
-                reason = (
-                    f"{self._me} is in doubt about the current term of a stream that is {metadata.state.value}: the "
-                    "doubt ends with that term"
-                )
+            reason = _REASONS[metadata.kind].format(bookie=self._me, state=metadata.state.value)
             blocked = Blocked(ledger_id, first, None, BlockedClass.OPEN, (self._me,), reason)
         return first, blocked
 

@@ -25,12 +25,11 @@ from typing import Final
 
 from octavo.client.choose.placer import Placer
 from octavo.client.options import ClientOptions
-from octavo.client.recover.recovery import Recoverer
-from octavo.client.recover.stream_taker import StreamTaker
+from octavo.client.recover.ender import Ender
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.cluster.registration import UNREGISTERED_SECONDS_MAX
 from octavo.metadata.cluster.repair_states import BookieCondition, Condition
-from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.stored import StoredLedger
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.updates.garbage_hold import read_hold
@@ -39,7 +38,6 @@ from octavo.protocol.errors import LedgerRecoveryError, MetadataConflictError, U
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.base.ask_bookie import facts_of
 from octavo.repair.base.documents import AcceptedLoss, accepted_name
-from octavo.repair.base.settled import last_is_settled
 from octavo.repair.operate.operators import RepairRefusedError, read_states
 
 _NAME: Final = "octavo repair accept-loss"
@@ -63,11 +61,7 @@ class BlockedRecovery:
         placer = Placer(
             store, rng=rng, racks_min=1, quarantined=self._pool.quarantined, watched=self._pool.registrations
         )
-        self._recoverer = Recoverer(
-            store=store, pool=self._pool, placer=placer, options=options, rng=rng,
-            wall_clock=lambda: datetime.now(UTC), client_name=_NAME,
-        )  # fmt: skip
-        self._taker = StreamTaker(
+        self._ender = Ender(
             store=store, pool=self._pool, placer=placer, options=options, rng=rng,
             wall_clock=lambda: datetime.now(UTC), client_name=_NAME,
         )  # fmt: skip
@@ -77,18 +71,15 @@ class BlockedRecovery:
         been one of these bookies, but for those that answer. Raises :class:`RepairRefusedError` when it can be, or has
         its end, or when a bookie may not be given up; :class:`UnauthorizedError`."""
         metadata = (await self._store.read_either(self._ledger_id)).value
-        if last_is_settled(metadata):
+        if metadata.has_end:
             state = metadata.state.value.replace("-", " ")
             raise RepairRefusedError(f"ledger {self._ledger_id} is {state}; nothing has to be accepted")
-        key = metadata if isinstance(metadata, LedgerMetadata) else metadata.keys[metadata.last_fragment.key]
+        key = metadata.key_at(metadata.last_fragment.first_entry_id)
         if not verifier_matches(key.verifier, self._secrets, key.digest, key.salt):
             raise UnauthorizedError(f"ledger {self._ledger_id}: wrong password")
         await self._check_given_up(metadata, without, ended=ended)
         try:
-            if isinstance(metadata, LedgerMetadata):
-                await self._recoverer.recover(await self._store.read_ledger(self._ledger_id), self._secrets)
-            else:
-                await self._taker.lay_to_rest(await self._store.read_stream(self._ledger_id), self._secrets)
+            await self._ender.end(await self._store.read_either(self._ledger_id), self._secrets)
         except LedgerRecoveryError as error:
             return error.message
         raise RepairRefusedError(f"ledger {self._ledger_id} was not blocked: it has been recovered without any loss")
@@ -100,18 +91,12 @@ class BlockedRecovery:
         :class:`LedgerRecoveryError` when other bookies are needed, too."""
         metadata = (await self._store.read_either(self._ledger_id)).value
         retired = await self._check_given_up(metadata, without, ended=ended)
-        closed: EitherMetadata
-        if isinstance(metadata, LedgerMetadata):
-            unsure = [name for name in without if name not in retired]
-            current = await self._store.read_ledger(self._ledger_id)
-            closed = (await self._recoverer.recover(current, self._secrets, without=retired, unsure=unsure)).value
-            name = accepted_name(self._ledger_id)
-        else:
-            stream = await self._store.read_stream(self._ledger_id)
-            if stream.value.term != metadata.term:
-                raise RepairRefusedError(f"stream {self._ledger_id} has been taken over; nothing has to be accepted")
-            closed = (await self._taker.lay_to_rest(stream, self._secrets, without=retired)).value
-            name = accepted_name(self._ledger_id, metadata.term)
+        unsure = [name for name in without if name not in retired]
+        current = await self._store.read_either(self._ledger_id)
+        if current.value.term != metadata.term:
+            raise RepairRefusedError(f"stream {self._ledger_id} has been taken over; nothing has to be accepted")
+        closed = (await self._ender.end(current, self._secrets, without=retired, unsure=unsure)).value
+        name = accepted_name(self._ledger_id, None if metadata.next_term is None else metadata.term)
         loss = AcceptedLoss(self._ledger_id, tuple(without), now_ms, closed.last_entry_id, reason)
         with contextlib.suppress(MetadataConflictError):  # accepted a second time: the first record stands
             await self._store.create_document(name, loss.encode())
@@ -122,7 +107,7 @@ class BlockedRecovery:
         await self._pool.close()
 
     async def _check_given_up(
-        self, metadata: EitherMetadata, without: Sequence[BookieId], *, ended: bool
+        self, metadata: StoredLedger, without: Sequence[BookieId], *, ended: bool
     ) -> list[BookieId]:
         """Those of the bookies that are retired; the others are in doubt."""
         hold = await read_hold(self._store)
@@ -149,7 +134,7 @@ class BlockedRecovery:
                         f"the retirement of bookie {name} was interrupted, and can be taken back: complete it with "
                         f"`octavo repair retire {name} --lost`"
                     )
-                case Condition.DOUBTFUL if isinstance(metadata, LedgerMetadata):
+                case Condition.DOUBTFUL if metadata.next_term is None:
                     await self._check_floor(name)
                 case Condition.DOUBTFUL:
                     raise RepairRefusedError(

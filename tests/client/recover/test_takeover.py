@@ -8,9 +8,9 @@ import pytest
 from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.recover.takeover import PAUSE_TAKEOVERS, Phase, Takeover, pause_seconds
 from octavo.client.write.ensemble_changes import Commit
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.changes import Refuse, Settled, Write
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
-from octavo.metadata.stream.changes import LayToRest, Rest, StreamChange, TermEnd, WriteStream
+from octavo.metadata.stream.changes import LayToRest, Rest, StreamChange, TermEnd
 from octavo.metadata.stream.model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest, Sealer, derive_secrets
 from octavo.protocol.errors import (
@@ -65,7 +65,7 @@ class Store:
         decision = change.decide(self.current)
         if isinstance(decision, Refuse):
             return decision.error
-        if isinstance(decision, WriteStream):
+        if isinstance(decision, Write):
             self.current = decision.metadata
         else:
             assert isinstance(decision, Settled)

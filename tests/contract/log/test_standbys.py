@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from octavo.metadata.ledger.changes import ReplaceMember
-from octavo.metadata.stream.changes import ReplaceStreamMember
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.updates.update import update_ledger, update_stream
 from octavo.protocol.errors import BookieOverloadedError
@@ -65,18 +64,18 @@ async def replace_in(logs: LogCluster, ledger_id: LedgerId, gone: Any, other: An
     if isinstance(found, StreamMetadata):
         for fragment in found.fragments:
             at = fragment.bookies.index(gone)
-            change = ReplaceStreamMember(fragment.first_entry_id, _last_of(found, fragment), at, gone, other)
+            change = ReplaceMember(fragment.first_entry_id, _last_of(found, fragment), at, gone, other)
             await update_stream(logs.store, ledger_id, change, writer_token="repair")
         return
     for part in found.fragments:
-        last = found.fragment_last_entry_id(part)
+        last = found.last_id_of(part)
         assert last is not None, "the ledger is closed"
         ledger_change = ReplaceMember(part.first_entry_id, last, part.bookies.index(gone), gone, other)
         await update_ledger(logs.store, ledger_id, ledger_change, writer_token="repair")
 
 
 def _last_of(stream: StreamMetadata, fragment: Any) -> int:
-    last = stream.last_place_of(fragment)
+    last = stream.last_id_of(fragment)
     assert last is not None, "the stream is at rest"
     return last
 

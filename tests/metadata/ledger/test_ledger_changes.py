@@ -285,7 +285,7 @@ class _NeverDone:
         self.server = server
         self.rounds = 0
 
-    def decide(self, current: LedgerMetadata) -> Write:
+    def decide(self, current: LedgerMetadata) -> Write[LedgerMetadata]:
         self.rounds += 1
         (record,) = self.server.read_all(Kind.LEDGER)
         self.server.compare_and_set(Kind.LEDGER, record.key, record.value, record.version)

@@ -158,12 +158,12 @@ def test_entry_belongs_to_the_fragment_it_lies_in() -> None:
 def test_fragment_ends_before_the_next_one_or_at_the_end() -> None:
     ledger = open_ledger(7, fragment(0, "abc"), fragment(10, "abd", 100))
     first, last = ledger.fragments
-    assert ledger.fragment_last_entry_id(first) == 9
-    assert ledger.fragment_last_entry_id(last) is None
-    assert ledger.closed(EntryId(9), 100).fragment_last_entry_id(last) == 9
-    assert ledger.closed(EntryId(12), 130).fragment_last_entry_id(last) == 12
+    assert ledger.last_id_of(first) == 9
+    assert ledger.last_id_of(last) is None
+    assert ledger.closed(EntryId(9), 100).last_id_of(last) == 9
+    assert ledger.closed(EntryId(12), 130).last_id_of(last) == 12
     empty = open_ledger().closed(None, 0)
-    assert empty.fragment_last_entry_id(empty.last_fragment) == -1
+    assert empty.last_id_of(empty.last_fragment) == -1
 
 
 def golden_ledger() -> LedgerMetadata:

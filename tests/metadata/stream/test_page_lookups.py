@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.metadata.connect import open_metadata_store
-from octavo.metadata.stream.changes import PageOut, ReplacePages, Truncate, WriteStream
+from octavo.metadata.ledger.changes import Write
+from octavo.metadata.stream.changes import PageOut, ReplacePages, Truncate
 from octavo.metadata.stream.encoding import decode_stream, encode_stream
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, position_in
 from octavo.metadata.stream.pages import make_page, page_document, repaired_page
@@ -22,7 +23,8 @@ SEVEN = LedgerId(7)
 
 
 def written(decision: object) -> StreamMetadata:
-    assert isinstance(decision, WriteStream), decision
+    assert isinstance(decision, Write), decision
+    assert isinstance(decision.metadata, StreamMetadata), decision
     return decision.metadata
 
 
@@ -70,7 +72,7 @@ async def test_lookups_in_pages_are_those_in_a_plain_list_of_fragments(steps: li
 
 
 def written_or(decision: object, found: StreamMetadata) -> StreamMetadata:
-    return decision.metadata if isinstance(decision, WriteStream) else found
+    return decision.metadata if isinstance(decision, Write) else found
 
 
 def _grow(stream: StreamMetadata, step: str, entries: int) -> StreamMetadata:
@@ -109,7 +111,7 @@ async def _repair(store: Any, root: StreamMetadata, position: int, new_member: t
 
 async def _same(pages: StreamPages, root: StreamMetadata, plain: StreamMetadata) -> None:
     spans = [span async for span in pages.spans(root)]
-    assert spans == [FragmentSpan(one, plain.last_place_of(one)) for one in plain.fragments]
+    assert spans == [FragmentSpan(one, plain.last_id_of(one)) for one in plain.fragments]
     assert (root.start, root.start_place) == (plain.start, plain.start_place)
     for position in range(plain.start, plain.last_fragment.first_position + 2):
         assert await pages.place_at(root, position) == plain.place_at(position)
@@ -122,9 +124,9 @@ async def _same(pages: StreamPages, root: StreamMetadata, plain: StreamMetadata)
             assert held == span
             assert position_in(span.fragment, found) == position
     for fragment in plain.fragments[:-1]:
-        last = plain.last_place_of(fragment)
+        last = plain.last_id_of(fragment)
         assert last is not None
-        if plain.last_place_of(plain.fragment_of(last + 1)) == last:
+        if plain.last_id_of(plain.fragment_of(last + 1)) == last:
             assert await pages.span_of(root, last + 1) is None, "between two terms"
     assert await pages.span_of(root, plain.start_place - 1) is None
     # Fragments that were truncated may still lie in a page, and tell more.

@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.metadata.encoding import decode_object, encode_object
-from octavo.metadata.ledger.changes import Refuse, Settled
-from octavo.metadata.stream.changes import (
-    ChangeFragment,
-    PageFirst,
-    PageOut,
-    ReplacePages,
-    ReplaceStreamMember,
-    Truncate,
-    WriteStream,
-)
+from octavo.metadata.ledger.changes import Refuse, ReplaceMember, Settled, Write
+from octavo.metadata.stream.changes import ChangeFragment, PageFirst, PageOut, ReplacePages, Truncate
 from octavo.metadata.stream.encoding import FORMAT as STREAM_FORMAT
 from octavo.metadata.stream.encoding import decode_stream, encode_stream, fragments_bytes
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata
@@ -53,7 +45,8 @@ ROOT, PAGES = paged_stream(20, 4, 6)
 
 
 def written(decision: object) -> StreamMetadata:
-    assert isinstance(decision, WriteStream), decision
+    assert isinstance(decision, Write), decision
+    assert isinstance(decision.metadata, StreamMetadata), decision
     return decision.metadata
 
 
@@ -180,7 +173,7 @@ def test_a_page_is_read_as_written_as_a_part_of_its_stream() -> None:
         assert part.keys == ROOT.keys
         assert part.has_end
         for fragment in part.fragments:
-            assert part.last_place_of(fragment) == WHOLE.last_place_of(fragment)
+            assert part.last_id_of(fragment) == WHOLE.last_id_of(fragment)
 
 
 def test_the_same_page_of_the_same_revision_has_the_same_name() -> None:
@@ -449,9 +442,9 @@ def test_page_out_is_made_only_where_the_page_holds_what_is_moved(
     """Rules U2 and U3: whatever the state, from the revision for which the page was made."""
     page = PAGE if replaced is None else MERGED
     decision = PageOut(moved, replaced, page).decide(found)
-    kinds = {WriteStream: "write", Settled: "settled", Refuse: "conflict"}
+    kinds = {Write: "write", Settled: "settled", Refuse: "conflict"}
     assert kinds[type(decision)] == expected
-    if isinstance(decision, WriteStream):
+    if isinstance(decision, Write):
         after = decision.metadata
         assert after.revision == found.revision + 1
         assert after.pages[-1] == page
@@ -465,7 +458,7 @@ def test_repair_names_pages_in_which_only_bookies_differ() -> None:
     """Rules C2 and U2."""
     part = decode_page(ROOT, PAGES[0].reference, PAGES[0].value)
     fragment = part.fragments[1]
-    change = ReplaceStreamMember(fragment.first_entry_id, place(1, 5), 0, fragment.bookies[0], BookieId("z"))
+    change = ReplaceMember(fragment.first_entry_id, place(1, 5), 0, fragment.bookies[0], BookieId("z"))
     repaired = written(change.decide(part))
     page = repaired_page(ROOT, ROOT.pages[0], repaired)
     naming = ReplacePages(((ROOT.pages[0], page.reference),))
@@ -523,4 +516,4 @@ def test_a_change_that_finds_no_room_asks_for_paging_first() -> None:
     decision = change.decide(full)
     assert type(decision) is PageFirst
     decision = change.decide(paged(full, 60)[0])
-    assert type(decision) is WriteStream
+    assert type(decision) is Write

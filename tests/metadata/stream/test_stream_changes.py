@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.changes import Refuse, ReplaceMember, Settled, Write
 from octavo.metadata.stream.changes import (
     FRAGMENTS_BYTES_MAX,
     BeginTakeover,
@@ -17,13 +17,11 @@ from octavo.metadata.stream.changes import (
     OpenTerm,
     PageFirst,
     RenewTerm,
-    ReplaceStreamMember,
     Rest,
     SealStream,
     StreamChange,
     TermEnd,
     Truncate,
-    WriteStream,
 )
 from octavo.metadata.stream.encoding import encode_stream, encoded_fragments_bytes
 from octavo.metadata.stream.model import StreamMetadata, StreamState
@@ -132,12 +130,12 @@ def outcome(change: StreamChange, found: StreamMetadata) -> str:
     decision = change.decide(found)
     if isinstance(decision, Refuse):
         return OUTCOMES[type(decision.error)]
-    return "write" if isinstance(decision, WriteStream) else "settled"
+    return "write" if isinstance(decision, Write) else "settled"
 
 
 def written(change: StreamChange, found: StreamMetadata) -> StreamMetadata:
     decision = change.decide(found)
-    assert isinstance(decision, WriteStream), decision
+    assert isinstance(decision, Write), decision
     return decision.metadata
 
 
@@ -156,7 +154,7 @@ def test_decision_is_as_the_table_says(found: str, change: str) -> None:
 def test_own_write_whose_answer_was_lost_is_settled(found: str, change: str) -> None:
     """A repair in between leaves another token, and takes nothing away (rule T1)."""
     decision = CHANGES[change].decide(FOUND[found])
-    if isinstance(decision, WriteStream):
+    if isinstance(decision, Write):
         stored = decision.metadata
         first, *rest = stored.fragments
         repaired = replace(first, bookies=bookie_ids(*"uvw")) if rest else first
@@ -215,9 +213,9 @@ def test_terms_that_a_restore_leaves_out_are_never_given() -> None:
         RESTING.restored(TERM_MAX).with_next_term("me", NEXT)
 
 
-def naming(first: int, last: int, position: int, old_and_new: str) -> ReplaceStreamMember:
+def naming(first: int, last: int, position: int, old_and_new: str) -> ReplaceMember:
     old, new = map(BookieId, old_and_new)
-    return ReplaceStreamMember(EntryId(first), last, position, old, new)
+    return ReplaceMember(EntryId(first), last, position, old, new)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +253,7 @@ def naming(first: int, last: int, position: int, old_and_new: str) -> ReplaceStr
     ],
 )
 def test_repair_replaces_members_of_settled_fragments_only(
-    found: StreamMetadata, change: ReplaceStreamMember, expected: str
+    found: StreamMetadata, change: ReplaceMember, expected: str
 ) -> None:
     """Rules C2 and C5: whatever the state, and nothing but that name changes."""
     assert outcome(change, found) == expected
@@ -327,7 +325,7 @@ def test_fragments_beyond_the_limit_need_paging_first_and_an_end_never_does() ->
         (OpenTerm(last, (), end, "me", NEXT), full.in_recovery()),
     ):
         assert type(change.decide(found)) is PageFirst
-        assert isinstance(change.decide(found.truncated(9)), WriteStream)
+        assert isinstance(change.decide(found.truncated(9)), Write)
     assert len(encode_stream(written(Rest(last, end), full))) < 512 * 1024
 
 
@@ -371,7 +369,7 @@ class Client:
             self.change = self._choose(current)
         decision = self.change.decide(current)
         self.known = None
-        if isinstance(decision, WriteStream):
+        if isinstance(decision, Write):
             stands = cell.compare_and_set(decision.metadata.written_by(self.name), version)
             if not stands or self.random.random() < 0.3:
                 return  # The client reads what stands, and decides again.
@@ -400,11 +398,9 @@ class Client:
             lambda: Truncate(self.random.randrange(last.first_position + 3)),
         ]
         repaired = self.random.choice(seen.fragments)
-        if (repaired_last := seen.last_place_of(repaired)) is not None:
+        if (repaired_last := seen.last_id_of(repaired)) is not None:
             at, new = self.random.randrange(3), BookieId(f"new-{owner}")
-            changes.append(
-                lambda: ReplaceStreamMember(repaired.first_entry_id, repaired_last, at, repaired.bookies[at], new)
-            )
+            changes.append(lambda: ReplaceMember(repaired.first_entry_id, repaired_last, at, repaired.bookies[at], new))
         if seen.owner.startswith(f"{self.name}-"):
             changes += [
                 lambda: ChangeFragment(last, rolled),
@@ -446,7 +442,7 @@ def test_many_clients_change_one_stream(seed: int) -> None:
         for fragment in before.fragments:
             same = kept.get(fragment.first_entry_id, fragment)
             assert replace(same, bookies=fragment.bookies) == fragment
-            if before.last_place_of(fragment) is None and same != fragment:
+            if before.last_id_of(fragment) is None and same != fragment:
                 assert after.writer_token == before.owner.split("-")[0], "repair changed a fragment of a writer"
             repairs += same != fragment
     assert repairs > 3

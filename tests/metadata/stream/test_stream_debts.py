@@ -3,20 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.changes import PayDebt, Refuse, ReplaceMember, Settled, Write
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
 from octavo.metadata.stream.changes import (
     ChangeFragment,
     LayToRest,
     OpenTerm,
     PageOut,
-    PayStreamDebt,
     RenewTerm,
-    ReplaceStreamMember,
     Rest,
     StreamChange,
     TermEnd,
-    WriteStream,
 )
 from octavo.metadata.stream.encoding import decode_stream, encode_stream
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata
@@ -43,7 +40,7 @@ def stream(*fragments: StreamFragment, kept: FullCopies | None = FullCopies.RECO
 
 def written(change: StreamChange, current: StreamMetadata) -> StreamMetadata:
     decision = change.decide(current)
-    assert isinstance(decision, WriteStream), decision
+    assert isinstance(decision, Write), decision
     return decision.metadata
 
 
@@ -136,7 +133,7 @@ def test_an_end_that_stands_keeps_its_debts_whatever_a_takeover_found() -> None:
 @pytest.mark.parametrize("change", [CHANGE, REST, RENEW, OPEN_NEXT, LAY])
 def test_bases_do_not_compare_debts(change: StreamChange) -> None:
     found = stream(FIRST, replace(BASE, debt=owing(0, 0)))
-    assert isinstance(change.decide(before(change, found)), WriteStream)
+    assert isinstance(change.decide(before(change, found)), Write)
 
 
 @pytest.mark.parametrize("change", [CHANGE, REST, RENEW, OPEN_NEXT, LAY])
@@ -148,7 +145,7 @@ def test_a_change_whose_answer_was_lost_is_settled_also_when_the_debt_was_paid(c
 
 def test_debts_survive_other_changes_and_the_stored_form() -> None:
     changed = written(CHANGE, stream())
-    repaired = written(ReplaceStreamMember(START, place(2, 5), 1, BookieId("b"), BookieId("w")), changed)
+    repaired = written(ReplaceMember(START, place(2, 5), 1, BookieId("b"), BookieId("w")), changed)
     assert owed(repaired)[4] == owing(2, 5)
     again = decode_stream(repaired.ledger_id, encode_stream(repaired))
     assert again == repaired
@@ -164,10 +161,10 @@ def test_a_damaged_debt_is_damage_of_the_metadata() -> None:
         decode_stream(broken.ledger_id, encode_stream(broken))
 
 
-PAY = PayStreamDebt(START, BASE.bookies, owing(2, 5))
+PAY = PayDebt(START, BASE.bookies, owing(2, 5))
 PAYMENTS = {
-    "what is owed": (PAY, WriteStream),
-    "more than is owed": (replace(PAY, paid=owing(0, 5)), WriteStream),
+    "what is owed": (PAY, Write),
+    "more than is owed": (replace(PAY, paid=owing(0, 5)), Write),
     "less than is owed": (replace(PAY, paid=owing(3, 5)), Refuse),
     "other members": (replace(PAY, bookies=bookie_ids("a", "b", "w")), Refuse),
     "no such fragment": (replace(PAY, first_entry_id=place(2, 1)), Refuse),
@@ -181,7 +178,7 @@ def test_a_debt_is_paid_by_its_members_and_in_full(name: str) -> None:
     changed = written(CHANGE, stream())
     decision = change.decide(changed)
     assert isinstance(decision, expected)
-    if isinstance(decision, WriteStream):
+    if isinstance(decision, Write):
         assert owed(decision.metadata) == {**owed(changed), 4: NO_DEBT}
     if isinstance(decision, Refuse):
         assert isinstance(decision.error, MetadataConflictError)
@@ -206,5 +203,5 @@ def test_a_debt_that_is_paid_while_it_is_paged_out_has_the_page_made_anew() -> N
     moved = changed.fragments[:2]
     change = PageOut(moved, None, make_page(changed, moved, FOLLOWING).reference)
     assert isinstance(change.decide(written(PAY, changed)), Refuse)
-    assert isinstance(change.decide(changed), WriteStream)
+    assert isinstance(change.decide(changed), Write)
     assert isinstance(PAY.decide(written(change, changed)), Refuse), "its fragment lies in a page now"

@@ -127,8 +127,8 @@ def test_a_position_has_its_place_and_only_where_it_is_known() -> None:
 
 def test_a_fragment_ends_where_the_next_position_begins() -> None:
     """Between terms lie places that no position has."""
-    assert [STREAM.last_place_of(one) for one in STREAM.fragments] == [place(1, 3), place(1, 9), None]
-    assert FULL.last_place_of(FULL.last_fragment) == place(3, 4)
+    assert [STREAM.last_id_of(one) for one in STREAM.fragments] == [place(1, 3), place(1, 9), None]
+    assert FULL.last_id_of(FULL.last_fragment) == place(3, 4)
     assert FULL.end_position == 14
     assert STREAM.end_position is None
 

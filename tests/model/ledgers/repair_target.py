@@ -19,10 +19,11 @@ from model.engine.sealing import sealed
 from model.ledgers.client import Client, Event, Step
 from octavo.metadata.ledger.changes import Decision, Refuse, ReplaceMember, Settled, Write
 from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.stored import SettledRange
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import EntryId
-from octavo.repair.base.settled import SettledRange, quorums_of_ledger, ranges_of_member, replaceable
+from octavo.repair.base.settled import ranges_of_member, replaceable
 from octavo.repair.copy.copying import Ask, CopyWindow, ids_of_runs
 from octavo.repair.doubt.certainty import first_unsure_id
 
@@ -157,7 +158,7 @@ class RepairTarget(Client):
         if self._phase != "looks at what it holds" or not isinstance(event.answer, Found):
             return self._give_up()
         assert self._base is not None and self._range is not None  # noqa: PT018
-        quorums, settled = quorums_of_ledger(self._base), self._range
+        quorums, settled = self._base.quorums, self._range
         position, held = self.position(settled), self.held(event.answer)
         ids = ids_of_runs([(settled.first, settled.last)], quorums.ensemble_size, quorums.residues_at(position))
         others = [at for at in range(quorums.ensemble_size) if settled.bookies[at] != bookie_id(self._me)]

@@ -16,15 +16,8 @@ from model.streams.taker import Taker
 from model.streams.writer import StreamWriter
 from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.write.ensemble_changes import Commit
-from octavo.metadata.ledger.changes import Refuse, Settled
-from octavo.metadata.stream.changes import (
-    BeginTakeover,
-    ChangeFragment,
-    OpenTerm,
-    StreamChange,
-    StreamDecision,
-    WriteStream,
-)
+from octavo.metadata.ledger.changes import Refuse, Settled, Write
+from octavo.metadata.stream.changes import BeginTakeover, ChangeFragment, OpenTerm, StreamChange, StreamDecision
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.errors import InvalidArgumentError, TermOverError
 from octavo.protocol.ids import EntryId
@@ -56,7 +49,7 @@ class AddsBeforeItsTermStands(Taker):
             change = message.request.change
             if isinstance(change, OpenTerm):
                 decision = change.decide(replace(self.base, state=StreamState.IN_RECOVERY))
-                assert isinstance(decision, WriteStream)
+                assert isinstance(decision, Write)
                 return sent + self._become_writer(decision.metadata)
         return sent
 
@@ -74,7 +67,7 @@ class ChangeAnyOpenTerm(ChangeFragment):
         if current.state is not StreamState.OPEN:
             return Refuse(TermOverError("not open"))
         last = current.last_fragment
-        return WriteStream(
+        return Write(
             current.with_fragment(replace(last, bookies=self.fragment.bookies))
             if current.term != self.fragment.term
             else current.with_fragment(self.fragment)
@@ -219,7 +212,7 @@ class CommitStreamFragment:
         if current.state is not StreamState.IN_RECOVERY or current.term != self.fragment.term:
             return Refuse(TermOverError("opened meanwhile"))
         try:
-            return WriteStream(current.with_fragment(self.fragment))
+            return Write(current.with_fragment(self.fragment))
         except InvalidArgumentError:
             return Settled()
 

@@ -14,7 +14,8 @@ from model.streams.pages_world import (
     check_nothing,
     decode_mutated,
 )
-from octavo.metadata.stream.changes import PageOut, Truncate, WriteStream
+from octavo.metadata.ledger.changes import Write
+from octavo.metadata.stream.changes import PageOut, Truncate
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.stream.pages import page_document, parse_document
 from support.metadata.stream_metadata import open_stream, stream_fragment
@@ -50,9 +51,9 @@ class _AnyRevision(PageOut):
             return super().decide(current)
         lowered = replace(self.page, revision=current.revision)
         decision = PageOut(self.moved, self.replaced, lowered).decide(current)
-        if isinstance(decision, WriteStream):
+        if isinstance(decision, Write):
             pages = tuple(self.page if page == lowered else page for page in decision.metadata.pages)
-            return WriteStream(replace(decision.metadata, pages=pages))
+            return Write(replace(decision.metadata, pages=pages))
         return decision
 
 
@@ -75,7 +76,7 @@ class _StartMayFall(Truncate):
     def decide(self, current: StreamMetadata):  # type: ignore[no-untyped-def]
         if current.pages or not current.fragments[0].first_position <= self.before < current.start:
             return super().decide(current)
-        return WriteStream(replace(current, start=self.before))
+        return Write(replace(current, start=self.before))
 
 
 LONG_FIRST = open_stream(stream_fragment(1, 0, 0), stream_fragment(1, 3, 3, "abd", 30))

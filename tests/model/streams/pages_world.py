@@ -20,18 +20,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.changes import Refuse, ReplaceMember, Settled, Write
 from octavo.metadata.stream.changes import (
     BeginTakeover,
     ChangeFragment,
     OpenTerm,
     PageOut,
     ReplacePages,
-    ReplaceStreamMember,
     StreamChange,
     TermEnd,
     Truncate,
-    WriteStream,
 )
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.metadata.stream.page_reference import PageReference
@@ -95,13 +93,13 @@ class Stored(NamedTuple):
         if self.root is None:
             return self
         decision = change.decide(self.root)
-        if not isinstance(decision, WriteStream):
+        if not isinstance(decision, Write):
             return self
         plain = self.plain
         if same is not None:
             decided = same.decide(plain)
             # A fragment that was truncated may still lie in a page: the plain stream has nothing to repair then.
-            if isinstance(decided, WriteStream):
+            if isinstance(decided, Write):
                 plain = decided.metadata
         return self._replace(root=decision.metadata, plain=plain)
 
@@ -208,7 +206,7 @@ class Repairer(Client):
             case ():
                 return self._read(stored)
             case ("tail", change):
-                assert isinstance(change, ReplaceStreamMember)
+                assert isinstance(change, ReplaceMember)
                 return "names itself in the tail", stored.settled(change, change), _ENDED
             case ("planned", old, new, value, change):
                 made = stored.with_document(page_document(LEDGER_ID, new), value)  # type: ignore[arg-type]
@@ -242,16 +240,16 @@ class Repairer(Client):
         if self._mutates:
             name = page_document(LEDGER_ID, page)
             plain = change.decide(stored.plain)
-            assert isinstance(plain, WriteStream)
+            assert isinstance(plain, Write)
             mutated = stored.without_document(name).with_document(name, new.value)
             return "changes the page itself", mutated._replace(plain=plain.metadata), _ENDED
         return "reads root and page", stored, ("planned", page, new.reference, new.value, change)
 
-    def _change(self, part: StreamMetadata) -> ReplaceStreamMember:
+    def _change(self, part: StreamMetadata) -> ReplaceMember:
         fragment = part.fragment_at(self._position)
-        last = part.last_place_of(fragment)
+        last = part.last_id_of(fragment)
         assert last is not None
-        return ReplaceStreamMember(fragment.first_entry_id, last, 0, fragment.bookies[0], BookieId("new"))
+        return ReplaceMember(fragment.first_entry_id, last, 0, fragment.bookies[0], BookieId("new"))
 
 
 class Truncator(Client):

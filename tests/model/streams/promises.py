@@ -100,7 +100,7 @@ class StreamPromises(Promises):
         self, metadata: StreamMetadata, bookies: Sequence[BookieState], acknowledged: Mapping[int, int], lost: int
     ) -> str | None:
         for fragment in metadata.fragments:
-            end = metadata.last_place_of(fragment)
+            end = metadata.last_id_of(fragment)
             settled = end is not None
             last = acknowledged.get(fragment.term, fragment.first_entry_id - 1) if end is None else end
             for entry_id in range(fragment.first_entry_id, last + 1):
@@ -118,7 +118,7 @@ class StreamPromises(Promises):
         if metadata.full_copies is None:
             return None
         for fragment in metadata.fragments:
-            end = metadata.last_place_of(fragment)
+            end = metadata.last_id_of(fragment)
             for entry_id in range(fragment.first_entry_id, fragment.first_entry_id if end is None else end + 1):
                 if fragment.debt is None:
                     return f"I9: what is owed of the fragment from {id_text(fragment.first_entry_id)} is not recorded"
@@ -226,7 +226,7 @@ def _lengths(metadata: StreamMetadata, bookies: Sequence[BookieState]) -> str | 
     for fragment in metadata.fragments:
         if fragment.length_before != length:
             return f"I2: the fragment from {id_text(fragment.first_entry_id)} has a wrong length before it"
-        last = metadata.last_place_of(fragment)
+        last = metadata.last_id_of(fragment)
         if last is None:
             return None
         places = range(fragment.first_entry_id, last + 1)

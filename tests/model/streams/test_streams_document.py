@@ -10,6 +10,7 @@ from model.engine.exchange import id_text
 from model.engine.renaming import BOOKIE_NAMES, bookie_id, bookie_index
 from model.engine.world import World
 from model.streams.settings import stream_metadata, taken_over
+from octavo.metadata.ledger.changes import Write
 from octavo.metadata.stream.changes import (
     BeginTakeover,
     ChangeFragment,
@@ -19,7 +20,6 @@ from octavo.metadata.stream.changes import (
     StreamChange,
     TermEnd,
     Truncate,
-    WriteStream,
 )
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, position_in
 from octavo.protocol.ids import EntryId
@@ -54,7 +54,7 @@ def stream_text(stream: StreamMetadata) -> str:
 
 def changed(stream: StreamMetadata, change: StreamChange) -> StreamMetadata:
     decision = change.decide(stream)
-    assert isinstance(decision, WriteStream), decision
+    assert isinstance(decision, Write), decision
     return decision.metadata
 
 

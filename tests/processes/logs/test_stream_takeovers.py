@@ -37,7 +37,7 @@ async def shown(cluster: StreamCluster, ledger_id: LedgerId) -> list[bytes]:
     opener = Opener(stream.ledger_id, DIGEST, secrets)
     found: list[bytes] = []
     for fragment in stream.fragments:
-        last = stream.last_place_of(fragment)
+        last = stream.last_id_of(fragment)
         assert last is not None, "at rest"
         if last < fragment.first_entry_id:
             continue  # the last term has no entries

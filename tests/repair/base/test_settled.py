@@ -10,15 +10,7 @@ from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.places import place
 from octavo.protocol.quorums import quorums_of
-from octavo.repair.base.settled import (
-    digest_at,
-    last_is_settled,
-    named_in_settled,
-    quorums_at,
-    ranges_of_member,
-    replaceable,
-    settled_ranges,
-)
+from octavo.repair.base.settled import named_in_settled, ranges_of_member, replaceable
 from octavo.repair.doubt.certainty import SURE_OF_ALL, UNSURE_OF_ALL, first_unsure_id
 from support.metadata.ledger_metadata import fragment, open_ledger
 from support.metadata.stream_metadata import KEY, open_stream, stream_fragment
@@ -41,7 +33,7 @@ def test_a_bookie_is_sure_by_the_metadata_that_it_has_read_and_not_by_older_ones
 
 
 def spans(metadata: LedgerMetadata) -> list[tuple[int, int, str, int]]:
-    return [(one.first, one.last, "".join(one.bookies), one.length_after) for one in settled_ranges(metadata)]
+    return [(one.first, one.last, "".join(one.bookies), one.length_after) for one in metadata.settled_ranges()]
 
 
 def test_earlier_fragments_are_settled_in_every_state_and_the_last_one_only_when_closed() -> None:
@@ -52,7 +44,7 @@ def test_earlier_fragments_are_settled_in_every_state_and_the_last_one_only_when
 
 def test_an_empty_last_fragment_of_a_closed_ledger_is_settled_and_empty() -> None:
     assert spans(CLOSED_EMPTY_TAIL) == [(0, 9, "abc", 100), (10, 9, "abd", 100)]
-    assert [one.is_empty for one in settled_ranges(CLOSED_EMPTY_TAIL)] == [False, True]
+    assert [one.is_empty for one in CLOSED_EMPTY_TAIL.settled_ranges()] == [False, True]
     assert spans(NEVER_WRITTEN) == [(0, -1, "abc", 0)]
 
 
@@ -122,7 +114,7 @@ RESTING = STREAM.at_rest(place(3, 7), 900)
 
 
 def stream_ranges(stream: StreamMetadata) -> list[tuple[int, int, str, int]]:
-    return [(one.first, one.last, "".join(one.bookies), one.length_after) for one in settled_ranges(stream)]
+    return [(one.first, one.last, "".join(one.bookies), one.length_after) for one in stream.settled_ranges()]
 
 
 def test_ranges_of_a_stream_end_where_the_positions_of_their_fragment_end() -> None:
@@ -130,17 +122,17 @@ def test_ranges_of_a_stream_end_where_the_positions_of_their_fragment_end() -> N
     earlier = [(place(1, 0), place(1, 4), "abc", 100), (place(1, 5), place(1, 8), "abd", 200)]
     for unfinished in (STREAM, STREAM.in_recovery()):
         assert stream_ranges(unfinished) == earlier
-        assert not last_is_settled(unfinished)
+        assert not unfinished.has_end
         assert not named_in_settled(unfinished, BookieId("e"))
         assert replaceable(unfinished, BookieId("c"), BookieId("x"))[0].first == place(1, 0)
         assert len(replaceable(unfinished, BookieId("c"), BookieId("x"))) == 1
     for ended in (RESTING, RESTING.closed()):
         assert stream_ranges(ended) == [*earlier, (place(3, 0), place(3, 7), "cde", 900)]
-        assert last_is_settled(ended)
+        assert ended.has_end
         assert named_in_settled(ended, BookieId("e"))
     empty = STREAM.at_rest(EntryId(place(3, 0) - 1), 200)
     assert stream_ranges(empty)[2:] == [(place(3, 0), place(3, 0) - 1, "cde", 200)]
-    assert settled_ranges(empty)[2].is_empty
+    assert empty.settled_ranges()[2].is_empty
 
 
 def test_the_first_range_of_a_stream_begins_where_it_was_truncated() -> None:
@@ -155,7 +147,7 @@ def test_each_range_of_a_stream_has_its_own_quorums_and_digest() -> None:
     stream = replace(RESTING, keys=keys, fragments=(*RESTING.fragments[:2], replace(RESTING.fragments[2], key=1)))
     for truncated in (stream, stream.truncated(6)):
         found = [
-            (quorums_at(truncated, one.first), digest_at(truncated, one.first)) for one in settled_ranges(truncated)
+            (truncated.quorums_at(one.first), truncated.key_at(one.first).digest) for one in truncated.settled_ranges()
         ]
         assert found[-2:] == [(quorums_of(3, 3, 2), KEY.digest), (quorums_of(3, 2, 2), other)]
 

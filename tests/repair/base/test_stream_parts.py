@@ -22,7 +22,6 @@ from octavo.protocol.places import place
 from octavo.repair.audit.rounds import Rounds
 from octavo.repair.base.census import Seen
 from octavo.repair.base.settings import RepairSettings
-from octavo.repair.base.settled import settled_ranges
 from octavo.repair.base.stream_parts import StreamParts
 from support.clusters.local_bookie import MemoryBookie
 from support.metadata.paged_streams import many_fragments, paged
@@ -118,13 +117,13 @@ async def test_a_page_that_cannot_be_understood_does_not_hide_the_others(audit: 
 async def test_the_ranges_of_a_page_begin_where_the_stream_was_truncated(audit: Audit) -> None:
     """Exactly there, within a fragment of a page: what lies below may be gone from bookies."""
     root = await audit.stream(4, 6)
-    whole = [one.first async for part in parts_of(audit.store, root) for one in settled_ranges(part)]
+    whole = [one.first async for part in parts_of(audit.store, root) for one in part.settled_ranges()]
     truncated = (await truncate_stream(audit.store, root.ledger_id, 7, writer_token="w")).value
     assert (truncated.start, truncated.start_place) == (7, place(1, 7))
-    ranges = [one.first async for part in parts_of(audit.store, truncated) for one in settled_ranges(part)]
+    ranges = [one.first async for part in parts_of(audit.store, truncated) for one in part.settled_ranges()]
     assert ranges == [place(1, 7), *(first for first in whole if first > place(1, 7))]
     parts = StreamParts(audit.store)
-    named = [one.first async for part in parts.naming(truncated, [BookieId("a")]) for one in settled_ranges(part)]
+    named = [one.first async for part in parts.naming(truncated, [BookieId("a")]) for one in part.settled_ranges()]
     assert named[0] == place(1, 7)
 
 

@@ -12,9 +12,9 @@ from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.metadata.ledger.changes import ReplaceMember, Write
 from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.stored import SettledRange
 from octavo.protocol.entries import CHECKSUM, HEADER
-from octavo.repair.base import documents, settled
-from octavo.repair.base.settled import SettledRange, quorums_of_ledger
+from octavo.repair.base import documents
 from octavo.repair.copy.copying import CopyWindow, Told
 from octavo.repair.copy.jobs import Jobs
 from octavo.repair.copy.puller import Puller
@@ -41,7 +41,7 @@ def names_before_copies_are_durable() -> list[Patch]:
 
 def copies_for_the_wrong_position() -> list[Patch]:
     def other(metadata: LedgerMetadata, position: int) -> int:
-        return (position + 1) % quorums_of_ledger(metadata).ensemble_size
+        return (position + 1) % metadata.quorums.ensemble_size
 
     @patch(Jobs, "_copy")
     async def copy(original: Any, self: Any, metadata: Any, settled: Any, position: int) -> Any:
@@ -113,13 +113,13 @@ def names_on_any_version() -> list[Patch]:
 
 
 def repairs_open_fragments() -> list[Patch]:
-    @patch(settled, "_settled")
-    def with_last(original: Any, metadata: LedgerMetadata) -> list[SettledRange]:
-        found = list(original(metadata))
-        if not metadata.is_closed:
-            last = metadata.last_fragment
-            found.append(SettledRange(last.first_entry_id, last.first_entry_id - 1, last.bookies, 0))
-        return found
+    @patch(LedgerMetadata, "settled_ranges")
+    def with_last(original: Any, self: LedgerMetadata) -> tuple[SettledRange, ...]:
+        found: tuple[SettledRange, ...] = original(self)
+        if self.is_closed:
+            return found
+        last = self.last_fragment
+        return (*found, SettledRange(last.first_entry_id, last.first_entry_id - 1, last.bookies, 0))
 
     @patch(ReplaceMember, "decide")
     def decide(original: Any, self: Any, current: LedgerMetadata) -> Any:

@@ -10,7 +10,6 @@ from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.audit.holes import ask_members
 from octavo.repair.base.planning import BlockedClass
-from octavo.repair.base.settled import settled_ranges
 from octavo.repair.operate.operators import RepairStatus, read_status
 from simulation.judges.history import Violation
 from simulation.judges.stream_history import StreamLogHistory
@@ -107,5 +106,5 @@ def _rightly_blocked(
     condition of its own."""
     shown = any(one.ledger_id == metadata.ledger_id and one.kind is BlockedClass.NO_TARGET for one in status.blocked)
     spare = there - status.states.bookies.keys()
-    named = [settled for settled in settled_ranges(metadata) if gone.intersection(settled.bookies)]
+    named = [settled for settled in metadata.settled_ranges() if gone.intersection(settled.bookies)]
     return shown and all(spare <= set(settled.bookies) for settled in named)

@@ -29,7 +29,6 @@ from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.agent import Agent
 from octavo.repair.base.documents import SUMMARY, Summary, decode_summary
 from octavo.repair.base.settings import RepairSettings
-from octavo.repair.base.settled import quorums_at, settled_ranges
 from support.disks.faulty_filesystem import MemoryFileSystem
 from support.metadata.memory_stores import memory_uri
 
@@ -184,8 +183,8 @@ class RepairCluster:
     async def is_whole(self, ledger_id: int) -> bool:
         """Whether every member that the metadata name is running and holds, sound, all that it should."""
         parts = [part async for part in parts_of(self.store, await self.either(ledger_id))]
-        for metadata, settled in [(part, settled) for part in parts for settled in settled_ranges(part)]:
-            quorums = quorums_at(metadata, settled.first)
+        for metadata, settled in [(part, settled) for part in parts for settled in part.settled_ranges()]:
+            quorums = metadata.quorums_at(settled.first)
             for position, name in enumerate(settled.bookies):
                 bookie = self.members[name].bookie
                 if bookie is None:

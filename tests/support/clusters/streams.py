@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.client.choose.placer import Placer
 from octavo.client.options import ClientOptions
+from octavo.client.recover.ender import Ender
 from octavo.client.recover.stream_taker import StreamTaker
 from octavo.client.terms.streams import Streams
 from octavo.client.terms.term_writer import TermWriter
@@ -28,8 +29,13 @@ class StreamClient:
     """One client of streams, as another process would have it."""
 
     streams: Streams
-    taker: StreamTaker
+    ender: Ender
     pool: ConnectionPool
+
+    @property
+    def taker(self) -> StreamTaker:
+        """What takes streams over for it."""
+        return self.ender.taker
 
     async def take_over(self, ledger_id: LedgerId) -> TermWriter:
         """With the password of these tests."""
@@ -50,14 +56,14 @@ class StreamCluster:
         pool = ConnectionPool(store, cluster_id=self.fake.cluster_id, options=checked, rng=seed)
         self.fake.pools.append(pool)
         placer = Placer(store, rng=seed, racks_min=1, quarantined=pool.quarantined)
-        taker = StreamTaker(
+        ender = Ender(
             store=store, pool=pool, placer=placer, options=checked, rng=seed, wall_clock=lambda: NOW, client_name=name
         )
         tools = WriterTools(store, pool, placer, checked, lambda: int(NOW.timestamp() * 1000))
         streams = Streams(
-            tools, taker, token=lambda: f"{seed.getrandbits(64):x}", salt=lambda: b"salt", wall_clock=lambda: NOW
+            tools, ender.taker, token=lambda: f"{seed.getrandbits(64):x}", salt=lambda: b"salt", wall_clock=lambda: NOW
         )
-        return StreamClient(streams, taker, pool)
+        return StreamClient(streams, ender, pool)
 
     async def stored(self, ledger_id: LedgerId) -> StreamMetadata:
         """The stream's metadata."""

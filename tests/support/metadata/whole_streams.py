@@ -7,7 +7,6 @@ from octavo.metadata.stream.pages import page_document
 from octavo.protocol.entries import derive_secrets, header_of, make_verifier
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.places import term_of
-from octavo.repair.base.settled import quorums_at, settled_ranges
 from support.clusters.ledgers import LedgerScript
 from support.clusters.repair_cluster import RepairCluster
 from support.metadata.paged_streams import paged
@@ -36,8 +35,8 @@ async def written(
     full = replace(open_stream(*fragments).at_rest(EntryId(last), length), ledger_id=ledger_id, keys=(key,))
     full = full.truncated(start)
     script = LedgerScript(ledger_id, password=password)
-    for settled in settled_ranges(full):
-        quorums = quorums_at(full, settled.first)
+    for settled in full.settled_ranges():
+        quorums = full.quorums_at(settled.first)
         for entry_id in range(settled.first, settled.last + 1):
             for position, name in enumerate(settled.bookies):
                 if quorums.write_mask(entry_id) >> position & 1:

@@ -126,7 +126,7 @@ async def test_each_term_owes_copies_by_its_own_quorums(logs: LogCluster) -> Non
     root = await logs.root()
     wanted = []
     for fragment, has in zip(root.fragments, members, strict=True):
-        end = root.last_place_of(fragment)
+        end = root.last_id_of(fragment)
         assert end is not None
         wanted.append(Debt(fragment.first_entry_id, end) if has else NO_DEBT)
     assert [one.debt for one in root.fragments] == wanted
@@ -200,7 +200,7 @@ async def test_a_takeover_that_replaces_a_bookie_says_what_each_of_its_fragments
     assert [one.debt is not None for one in ended] == [True] * len(ended)
     owed = {place for one in ended for place in range(root.debt_of(one).first, root.debt_of(one).last + 1)}
     for fragment in ended:
-        last = root.last_place_of(fragment)
+        last = root.last_id_of(fragment)
         assert last is not None
         for entry_id in range(fragment.first_entry_id, last + 1):
             held = all(

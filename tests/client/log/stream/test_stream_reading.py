@@ -17,7 +17,8 @@ from octavo.client.log.stream.view import StreamView
 from octavo.client.options import ClientOptions
 from octavo.client.read.terms import PieceMovedError
 from octavo.client.terms.streams import Streams
-from octavo.metadata.stream.changes import ReplaceStreamMember, SealStream
+from octavo.metadata.ledger.changes import ReplaceMember
+from octavo.metadata.stream.changes import SealStream
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.updates.page_out import page_out
 from octavo.metadata.updates.update import update_stream
@@ -429,7 +430,7 @@ async def test_an_absent_entry_is_looked_for_where_repair_has_put_it(logs: LogCl
     for bookie in logs.bookies:
         bookie.forget(made.ledger_id, first)
     stream = await made.stored()
-    repair = ReplaceStreamMember(first, first, 0, stream.fragments[0].bookies[0], BookieId("spare"))
+    repair = ReplaceMember(first, first, 0, stream.fragments[0].bookies[0], BookieId("spare"))
     await update_stream(logs.store, made.ledger_id, repair, writer_token="repair")
     assert [entry.payload for entry in await reader.read(0, 0)] == [b"a"]
     await lease.release()
