@@ -1,4 +1,4 @@
-"""What a ledger and a stream have in common: what is asked of their metadata by whoever looks after both. Pure.
+"""The questions about metadata that a ledger and a stream answer alike. Pure.
 
 A stream has bookies, and entries on them, like any ledger. Repair, garbage collection, the commands and the interfaces
 of bookies ask the questions of :class:`StoredLedger`, and not which of the two they look at. The models of a ledger

@@ -1,4 +1,4 @@
-"""What a bookie should hold of the settled ranges of a ledger or a stream, and where another can take its place. Pure.
+"""The settled ranges that a bookie should hold, and those in which another one can take its place. Pure.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""What a ledger and a stream answer alike (StoredLedger), and that both answer everything."""
+"""StoredLedger: a ledger and a stream answer all of its questions, and what they answer."""
 
 from dataclasses import replace
 
@@ -87,7 +87,7 @@ def test_of_a_stream_only_lacs_of_the_current_term_count() -> None:
 
 
 def test_repair_changes_what_was_written_of_a_ledger_and_not_of_a_stream() -> None:
-    """A recovery of what seems abandoned begins only if nobody has changed it (rule O3)."""
+    """A recovery of what seems abandoned begins only if no other client has changed it (rule O3)."""
     named = LEDGER.with_member(EntryId(0), 2, BookieId("e"))
     assert named.written_part != LEDGER.written_part
     repaired = STREAM.with_member(place(1, 0), 2, BookieId("e"))
