@@ -1,7 +1,8 @@
 """Gives a ledger its end, or the current term of a stream, whichever of the two it is.
 
 A client, the agent of repair and the command that accepts a loss all do the same: the ledger is recovered and closed
-(:mod:`octavo.client.recover.recovery`), the term gets its end, and no other is opened (:mod:`octavo.client.recover.stream_taker`).
+(:mod:`octavo.client.recover.recovery`), or the term gets its end, and no other one is opened
+(:mod:`octavo.client.recover.stream_taker`).
 """
 
 import random
