@@ -156,7 +156,7 @@ class StoredLedger(Protocol):
 
     @property
     def written_part(self) -> object:
-        """What a writer or a recovery changes: two versions with the same part have had none in between."""
+        """The part that a writer or a recovery changes: two versions that agree in it have had none in between."""
 
     def counts_lac(self, lac: int) -> bool:
         """Whether this LAC, which a member of the last fragment shows, says how far that fragment is confirmed."""
@@ -208,7 +208,7 @@ class StoredLedger(Protocol):
         """The settled ranges of the tail, in order (rule C2)."""
 
     def debt_of(self, fragment: StoredFragment) -> Debt:
-        """What is owed of a fragment of the tail (rule I9)."""
+        """The debt of a fragment of the tail (rule I9)."""
 
     @property
     def debts(self) -> Sequence[tuple[StoredFragment, Debt]]:

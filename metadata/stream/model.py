@@ -182,7 +182,7 @@ class StreamMetadata:
 
     @property
     def written_part(self) -> object:
-        """What writers and takeovers change; repair, paging and truncation change other parts, at any time."""
+        """The part that writers and takeovers change; repair, paging and truncation change others, at any time."""
         return self.term, self.state, self.last_fragment
 
     @property
