@@ -27,11 +27,13 @@ from octavo.bookie.identity.cookie import (
     encode_cookie,
     note_served,
 )
+from octavo.bookie.identity.errors import BookieStartError
 from octavo.metadata import MetadataStore
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.updates.garbage_hold import DOCUMENT, read_hold
 from octavo.protocol.ids import BookieId, LedgerId
 from support.disks.faulty_filesystem import MemoryFileSystem, run_until_crash
+from support.metadata.metadata_clusters import registration
 
 DATA, JOURNAL = Path("/disk1/data"), Path("/disk2/journal")
 ROLES = ("data", "journal")
@@ -542,6 +544,29 @@ async def test_a_pinned_bookie_that_finds_its_directory_empty_is_refused(store: 
     with pytest.raises(IdentityRefusedError, match="belong to bookie one, but bookie_id pins two"):
         await start_pinned(filesystem, store, "two")
     assert (await start_pinned(emptied, store, "two")).bookie_id == "two"
+
+
+async def test_new_disks_wait_for_a_process_that_is_registered_under_their_id(store: MetadataStore) -> None:
+    """Rule B10: its cookie was forgotten, so nothing else tells it that the id is not its own any more."""
+    filesystem = MemoryFileSystem()
+
+    async def claim() -> Identity:
+        return await claim_identity(
+            filesystem,
+            {"data": DATA},
+            store,
+            address="127.0.0.1:3181",
+            rng=random.Random(5),
+            pinned_id=BookieId("one"),
+            lease_seconds=0.01,
+        )
+
+    lease = await store.register_bookie(registration("one"))
+    with pytest.raises(BookieStartError, match="keeps itself registered as bookie one"):
+        await claim()
+    assert not filesystem.files()
+    await lease.release()
+    assert (await claim()).bookie_id == "one"
 
 
 async def test_a_new_bookie_at_the_address_of_a_known_one_is_reported(store: MetadataStore) -> None:
