@@ -20,6 +20,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.messages import Op, Read, ReadLac
 from support.clusters.reading import QUICK, HandmadeLedger, TroubledStore, cluster_of
+from support.forks import in_child
 from support.waiting import WAIT_SECONDS, eventually
 
 
@@ -313,6 +314,26 @@ async def test_an_unconfirmed_entry_is_not_called_absent_before_its_new_bookies_
             new.put(ledger.id, ledger.sealed[1:])
             del old.ledgers[ledger.id].entries[1]
         assert payloads(await reader.read_unconfirmed(0, 1)) == [b"a", b"b"]
+
+
+async def test_entries_that_an_iteration_has_buffered_are_not_given_in_a_forked_child() -> None:
+    """Rule H1: the next entry takes no step of an event loop, and nothing that has to be sent."""
+    async with cluster_of() as cluster:
+        ledger = await cluster.ledger()
+        ledger.add_numbered(10)
+        await ledger.close()
+        entries = (await cluster.open(ledger)).entries()
+        assert (await anext(entries)).entry_id == 0
+
+        def go_on() -> str:
+            try:
+                aiter(entries).__anext__().__await__().__next__()
+            except StopIteration as given:
+                return f"entry {given.value.entry_id}"
+            return "waits"
+
+        assert in_child(go_on).startswith("ForkedError: ")
+        assert [entry.entry_id async for entry in entries] == list(range(1, 10))
 
 
 async def test_reading_a_deleted_ledger_says_that_it_is_gone() -> None:
