@@ -161,12 +161,15 @@ async def test_a_retention_that_is_set_later_knows_the_ages_of_what_was_rolled_b
 @both_layouts
 async def test_logs_of_older_versions_are_as_old_as_their_entries_tell(layout: str) -> None:
     async with world_of(layout) as world:
-        log = await create(world, [RIGHT], octavo.Retention())
+        client = await world.client("a", [RIGHT])
+        stored_as: Any = layout
+        log = await client.create_log("orders", layout=stored_as)
         async with log.lead() as writer:
             for _ in range(3):
                 await writer.add_many([b"x"] * 5)
                 await writer.roll()
                 world.passed += HOUR
+        await client.close()  # its upkeep may be about to store ages
         await forget_ages(world, log)
         later = await another(world, [RIGHT])
         await later.set_retention(octavo.Retention(seconds=2.5 * 3600))
