@@ -10,7 +10,7 @@ times (docs/decisions/023).
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Collection, Generator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from octavo.metadata import MetadataStore, open_metadata_store
+from support.patient_loop import PatientLoop
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -47,6 +48,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="take what scripts (support/scripts.py) and golden files (support/golden.py) say now as what is expected",
     )
+
+
+@pytest.hookimpl
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], PatientLoop]]:
+    """The event loop of every test: a paused process does not miss its time-outs (docs/decisions/031)."""
+    return {"patient": PatientLoop}
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from support.disks.faulty_filesystem import MemoryFileSystem
 from support.disks.held_disk import HeldDisk, syncs_below
 from support.metadata.interposed_store import InterposedStore
 from support.raw_client import RawClient, add, read, seal
-from support.waiting import eventually
+from support.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -290,10 +290,10 @@ async def test_disks_in_doubt_wait_for_the_registration_of_before_to_end(world: 
 
         store.interpose("watch_bookies", watch)
         starting = asyncio.ensure_future(run())
-        await asyncio.wait_for(waits.wait(), 5)
+        await asyncio.wait_for(waits.wait(), WAIT_SECONDS)
         made_meanwhile = await first.allocate_ledger_id()
         await before.release()
-        assert await asyncio.wait_for(starting, 5) > made_meanwhile
+        assert await asyncio.wait_for(starting, WAIT_SECONDS) > made_meanwhile
 
 
 async def test_unavailable_is_no_verdict(world: World) -> None:

@@ -97,7 +97,7 @@ def test_a_reader_that_does_not_read_costs_one_short_wait_and_whole_lines(kind: 
         for _ in range(1000):
             output.write(LINE)
         assert output.dropped_lines == 1001
-        assert time.monotonic() - began < 50 * PATIENCE_SECONDS, "1,001 lines wait once, not each"
+        assert time.monotonic() - began < 500 * PATIENCE_SECONDS, "1,001 lines wait once, not each"
         first = read_all(reading)
         output.write("after\n")
         told = (first + read_all(reading)).splitlines()

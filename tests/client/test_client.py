@@ -212,7 +212,7 @@ async def test_open_ledger_is_followed_without_disturbing_its_writer() -> None:
             following = asyncio.create_task(follow())
             for number in range(1, 20):
                 await ledger.add(b"%d" % number)
-            assert await reader.wait_last_add_confirmed(19, timeout=10) == 19
+            assert await reader.wait_last_add_confirmed(19, timeout=WAIT_SECONDS) == 19
             assert not reader.ledger_closed
         await following
         assert seen == [b"zero", *(b"%d" % number for number in range(1, 20))]

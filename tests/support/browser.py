@@ -22,6 +22,10 @@ FONTS = """<?xml version="1.0"?>
 """
 
 
+class StaleElementError(Exception):
+    """The page does not show the element any more."""
+
+
 class Browser:
     """One window. Leaving its block ends the browser."""
 
@@ -85,7 +89,7 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Click the first element that fits, as a user does: it must be visible."""
-        self._ask("POST", f"{self._session}/element/{self._find(selector)}/click", {})
+        self._act(lambda: self._find(selector), "click", {}, selector)
 
     def click_button(self, text: str, within: str = "body") -> None:
         """Click the first button with exactly this text."""
@@ -93,13 +97,17 @@ class Browser:
             "return [...document.querySelectorAll(arguments[0] + ' button')].find("
             "(one) => one.textContent === arguments[1])"
         )
-        found = self.run(script, within, text)
-        assert found is not None, f"no button {text!r} in {self.text(within)}"
-        self._ask("POST", f"{self._session}/element/{found[ELEMENT]}/click", {})
+
+        def find() -> str:
+            found = self.run(script, within, text)
+            assert found is not None, f"no button {text!r} in {self.text(within)}"
+            return str(found[ELEMENT])
+
+        self._act(find, "click", {}, f"button {text!r} in {within}")
 
     def type(self, selector: str, text: str) -> None:
         """Type into an input."""
-        self._ask("POST", f"{self._session}/element/{self._find(selector)}/value", {"text": text})
+        self._act(lambda: self._find(selector), "value", {"text": text}, selector)
 
     def messages(self) -> list[str]:
         """What the console of the browser has logged since the last call: errors, refusals of the policy."""
@@ -127,6 +135,19 @@ class Browser:
         command = {"cmd": "Emulation.setEmulatedMedia", "params": {"features": feature}}
         self._ask("POST", f"{self._session}/goog/cdp/execute", command)
 
+    def _act(self, find: Callable[[], str], act: str, value: object, what: str) -> None:
+        """Do something with an element. The page draws itself anew while it follows the cluster, and may replace the
+        element after it was found: then it is looked for again."""
+
+        def done() -> bool:
+            try:
+                self._ask("POST", f"{self._session}/element/{find()}/{act}", value)
+            except StaleElementError:
+                return False
+            return True
+
+        self.wait_until(done, f"{act} of {what}")
+
     def _find(self, selector: str) -> str:
         found = self._ask("POST", f"{self._session}/element", {"using": "css selector", "value": selector})
         return str(found[ELEMENT])
@@ -149,4 +170,7 @@ class Browser:
             with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
                 return json.load(response)["value"]
         except urllib.error.HTTPError as error:
-            raise AssertionError(f"{method} {path}: {error.read().decode()[:2000]}") from error
+            answer = error.read().decode()[:2000]
+            if "stale element reference" in answer:
+                raise StaleElementError(answer) from error
+            raise AssertionError(f"{method} {path}: {answer}") from error

@@ -25,7 +25,7 @@ from octavo.protocol.places import offset_of, place, term_of
 from octavo.protocol.quorums import Quorums
 from support.clusters.streams import StreamCluster, stream_cluster
 from support.clusters.writing import PASSWORD
-from support.waiting import eventually, loop_turns
+from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 THREE = Quorums(3, 3, 2)
 
@@ -299,7 +299,7 @@ async def test_a_writer_that_fails_while_its_renewal_looks_for_bookies_ends_the_
     await looking.wait()
     writer._fail(TermOverError("its term is over"))
     found.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_SECONDS):
         await renewing
     with pytest.raises(TermOverError):
         await pending

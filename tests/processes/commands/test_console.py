@@ -213,9 +213,10 @@ def test_a_stream_shows_the_positions_that_its_users_know(shown: Shown) -> None:
     listed = map(json.loads, shown.up.run("ledger", "list", "--json").stdout.splitlines())
     (stream,) = (one["ledger_id"] for one in listed if one["kind"] == "stream" and one["log"] == "orders/us")
     shown.go("ledgers")
-    row = f"return document.querySelector('a[href=\"#/ledgers/{stream}\"]').closest('tr').textContent"
-    text = str(browser.run(row))
-    assert all(part in text for part in ("stream", "closed", "orders/us")), text
+    row = f"return document.querySelector('a[href=\"#/ledgers/{stream}\"]')?.closest('tr').textContent ?? ''"
+    browser.wait_until(
+        lambda: all(part in str(browser.run(row)) for part in ("stream", "closed", "orders/us")), "the stream"
+    )
     shown.go(f"ledgers/{stream}")
     browser.wait_for("0 to 2", "main")
     bars = browser.run("return [...document.querySelectorAll('main svg rect title')].map((one) => one.textContent)")

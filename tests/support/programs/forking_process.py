@@ -41,7 +41,7 @@ LEADS = "leads"
 HOLDS_LOCK = "holds the lock"
 """What need not raise :class:`octavo.ForkedError`."""
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 """For a use in the child that should raise at once."""
 
 
