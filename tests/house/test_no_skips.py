@@ -52,7 +52,8 @@ def run_cases(folder: Path, *, no_skips: bool) -> Run:
             str(folder),
         ],
         cwd=folder,
-        env=environment | {"OCTAVO_NO_SKIPS": "1" if no_skips else "0", "COLUMNS": "400"},
+        env=environment
+        | {"OCTAVO_NO_SKIPS": "1" if no_skips else "0", "COLUMNS": "400", "PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
         check=False,
