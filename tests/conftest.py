@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], PatientLoop]]:
-    """The event loop of every test: a paused process does not miss its time-outs (docs/decisions/031)."""
+    """The event loop of every test: a paused process does not miss its time-outs (docs/decisions/032)."""
     return {"patient": PatientLoop}
 
 
