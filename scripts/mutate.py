@@ -164,11 +164,15 @@ class Scratch:
 
     def run(self, arguments: Sequence[str], timeout_seconds: float) -> tuple[int | None, str]:
         """Exit status (None: it hangs) and output of a command in the tree."""
+        # An interrupt between the start of the process and the `try` would leave it behind.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         process = subprocess.Popen(
             arguments, cwd=self.tree, env=self.environment, text=True, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, held),  # noqa: PLW1509 - there are no threads
         )  # fmt: skip
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
             output, _ = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)

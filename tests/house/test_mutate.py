@@ -80,12 +80,12 @@ def test_interrupted_run_leaves_no_process_behind(tmp_path: Path, small_tree: Pa
     def interrupt(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            scratch.run(["sh", "-c", f"echo $$ > {pid_file}; kill -USR1 $PPID; exec sleep 600"], 600)
+            scratch.run(["sh", "-c", f"echo $$ > {pid_file}; kill -INT $PPID; exec sleep 600"], 600)
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGINT, before)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
 
