@@ -86,6 +86,14 @@ def check_position(position: object, name: str = "a position") -> None:
         raise InvalidArgumentError(f"{name} is an integer from 0 to {ID_MAX}, not {position!r}")
 
 
+def check_positions(first: int, last: int) -> None:
+    """Raise :class:`InvalidArgumentError` unless these are positions, and in this order."""
+    check_position(first)
+    check_position(last)
+    if first > last:
+        raise InvalidArgumentError(f"positions are given as first <= last, not {first!r}, {last!r}")
+
+
 def check_password(password: object) -> bytes:
     """The password, if it is one."""
     if not isinstance(password, bytes):

@@ -8,8 +8,10 @@ from octavo.client.async_context import Closable
 
 
 class Opening[T: Closable]:
-    """A client, writer or reader about to be opened: ``thing = await opening``, or ``async with opening as thing``. Can
-    be used once."""
+    """A client, writer or reader about to be opened.
+
+    ``thing = await opening``, or ``async with opening as thing``. It is used once.
+    """
 
     def __init__(self, open_thing: Callable[[], Coroutine[Any, Any, T]], call: str) -> None:
         """``call``: what made it, for messages."""

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, overload
 
 from octavo.client.arguments import (
     ORDINARY,
@@ -30,13 +30,13 @@ from octavo.client.async_context import Closable
 from octavo.client.awaitable_context import Opening
 from octavo.client.bookie_status import BookieStatus, bookie_statuses
 from octavo.client.choose.placer import Placer
-from octavo.client.client_name import default_client_name
 from octavo.client.deleting import delete_by_id
 from octavo.client.departed_bookies import Departures
 from octavo.client.log.logs import LogFace, Logs
 from octavo.client.log.seam.access import LedgerAccess, NewSegment
 from octavo.client.log.seam.pacing import TakeoverPacing
-from octavo.client.options import ClientOptions, ConnectOptions
+from octavo.client.new_ledger import new_metadata
+from octavo.client.options import ClientOptions
 from octavo.client.pending_creations import Creations, delete_created
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader, open_reader
@@ -46,25 +46,23 @@ from octavo.client.recover.ender import Ender
 from octavo.client.same_loop import check_loop
 from octavo.client.terms.streams import Streams
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.wire.security import options_with_environment
 from octavo.client.write.copies.writer import writer_kind
 from octavo.client.write.explicit_writer import ExplicitIdWriter
 from octavo.client.write.segment_writer import SegmentWriter
 from octavo.client.write.writer import LedgerWriter, WriterTools
 from octavo.metadata.clocks.boot_time import BootClock, boot_clock_of
-from octavo.metadata.connect import open_cluster
-from octavo.metadata.ledger.model import CLIENT_NAME_CHARACTERS_MAX, LOG_KEY, Fragment, LedgerMetadata
+from octavo.metadata.ledger.model import LOG_KEY, LedgerMetadata
 from octavo.metadata.own_tasks import result_of
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned
-from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, make_verifier, verifier_matches
+from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, verifier_matches
 from octavo.protocol.errors import (
     ClientClosedError,
     InvalidArgumentError,
     OctavoError,
     UnauthorizedError,
 )
-from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.quorums import Quorums, quorums_of
 from octavo.security import forks
 
@@ -74,63 +72,24 @@ _SALT_BYTES = 16
 _TOKEN_BITS = 128
 
 
-def connect(
-    uri: str,
-    *,
-    rng: random.Random | None = None,
-    wall_clock: Callable[[], datetime] | None = None,
-    client_name: str | None = None,
-    **options: Unpack[ConnectOptions],
-) -> Opening["Client"]:
-    """Connect to the cluster whose metadata store is at ``uri``: ``async with connect(uri) as client``, or
-    ``client = await connect(uri)``.
-
-    ``uri`` is ``zk://host:port,host:port/path`` for ZooKeeper, ``sqlite:///relative/path`` or ``sqlite:////absolute``
-    for the embedded store. ``options`` are those of :class:`octavo.client.options.ConnectOptions`; units are part of
-    their names, and :class:`octavo.client.options.ClientOptions` has their defaults and what each means. ``rng``
-    decides everything left to chance (placement, back-off). ``wall_clock`` returns the time of day, with a time zone;
-    it is noted in new ledgers and sealed into entries. ``client_name`` is noted in ledgers that this client fences, so
-    that the errors of their writers name it; the default is the host and the process id.
-
-    Raises :class:`InvalidArgumentError` for an unknown option, or one out of range. Awaiting it raises it for an
-    unknown URI scheme, and for ``memory://`` unless bookies run in this process, as in tests; it raises
-    :class:`MetadataUnavailableError` if there is no such store or it does not answer, and
-    :class:`MetadataError` if what it holds cannot be understood.
-    """
-    check_text("the URI of the metadata store", uri)
-    if rng is not None and not isinstance(rng, random.Random):
-        raise InvalidArgumentError(f"rng is a random.Random, not {rng!r}")
-    if wall_clock is not None and not callable(wall_clock):
-        raise InvalidArgumentError(f"wall_clock is a function that returns the time, not {wall_clock!r}")
-    if client_name is not None:
-        check_text("client_name", client_name)
-    checked = options_with_environment(ClientOptions.from_keywords(options))
-    name = client_name if client_name is not None else default_client_name()
-    if len(name) > CLIENT_NAME_CHARACTERS_MAX:
-        raise InvalidArgumentError(f"client_name has at most {CLIENT_NAME_CHARACTERS_MAX} characters, not {len(name)}")
-
-    async def open_client() -> Client:
-        store = await open_cluster(uri, lease_seconds=checked.lease_seconds, rng=rng)
-        try:
-            cluster_id = await store.cluster_id()
-            client = Client(
-                store, cluster_id=cluster_id, options=checked, rng=rng, wall_clock=wall_clock, client_name=name
-            )
-        except BaseException:
-            await store.close()
-            raise
-        client._warns_if_unclosed = True
-        return client
-
-    return Opening(open_client, "connect()")
-
-
 class Client(LogFace, Closable):
-    """A client of one cluster. Made by :func:`connect`; used from the event loop that made it, by any of its tasks.
+    """A client of one cluster. Made by :func:`connect`.
 
-    Every method raises :class:`ClientClosedError` after :meth:`close`, :class:`MetadataUnavailableError` if the
-    metadata store does not answer, :class:`InvalidArgumentError` in another event loop, and :class:`ForkedError`, like
-    everything that the client made, in a process that was forked since (rule H1).
+    It is used from the event loop that made it, by any of its tasks.
+
+    Examples:
+        >>> async with octavo.connect("sqlite:///octavo-data/metadata.db") as client:
+        ...     client.closed
+        False
+        >>> client.closed
+        True
+
+    Raises:
+        ClientClosedError: By every method, after :meth:`close`.
+        MetadataUnavailableError: By every method, when the metadata store does not answer.
+        InvalidArgumentError: By every method, for a wrong argument, and in another event loop.
+        ForkedError: By every method, and by everything that the client made, in a process that was forked since (rule
+            H1).
     """
 
     def __init__(
@@ -227,8 +186,10 @@ class Client(LogFace, Closable):
         sync: Literal["immediate", "deferred"] = "immediate",
         full_copies: Literal["recorded", "required"] | None = None,
     ) -> Opening[LedgerWriter] | Opening[ExplicitIdWriter]:
-        """Create a ledger on ``ensemble_size`` bookies and return its writer. Each entry is stored on ``write_quorum``
-        of them and acknowledged when ``ack_quorum`` have it on disk.
+        """Create a ledger on ``ensemble_size`` bookies and return its writer.
+
+        Each entry is stored on ``write_quorum`` of them and acknowledged when ``ack_quorum`` have it on disk. If
+        creating fails or is cancelled, there is no ledger.
 
         ``password`` is needed to read and to recover the ledger. ``digest`` protects the entries: CRC32C against
         damage, HMAC_SHA256 also against forgery by anyone without the password. ``private``: bookies give the entries
@@ -239,20 +200,26 @@ class Client(LogFace, Closable):
 
         ``sync``: with ``"deferred"`` an add returns when ``ack_quorum`` bookies have the entry in memory and on its way
         to disk, and ``await ledger.force()`` returns when everything added so far is on disk (rule W10). Readers see
-        entries once they are forced. The writer forces by itself, too: after ``force_interval_seconds``, when
-        half of ``unforced_bytes_max`` bytes are not forced, and before it closes the ledger. If the writer and Qa
-        bookies fail at the same time, what was not forced may be lost; nothing else is.
+        entries once they are forced. The writer forces by itself, too: after ``force_interval_seconds``, when half of
+        ``unforced_bytes_max`` bytes are not forced, and before it closes the ledger. If the writer and Qa bookies fail
+        at the same time, what was not forced may be lost; nothing else is.
 
         ``full_copies``: an add returns with ``ack_quorum`` copies whatever it says. With ``"recorded"`` the metadata
         name the entries that may have fewer than ``write_quorum`` copies (``debts``), and repair makes those; closing
         waits up to ``full_copies_patience_seconds`` for missing copies. With ``"required"`` no copy is ever given up
         (rule I9): entries take room in the window until they have all copies, so adds block once fewer than
-        ``write_quorum`` bookies are left for them, and closing raises :class:`UnderReplicatedError`, which loses
+        ``write_quorum`` bookies are left for them, and closing fails with :class:`UnderReplicatedError`, which loses
         nothing, until there are enough. With None nothing is promised beyond ``ack_quorum`` copies. Needs immediate
         sync.
 
-        Raises :class:`InvalidArgumentError` (``ensemble_size < write_quorum`` or ``write_quorum < ack_quorum``, for
-        example) and :class:`NotEnoughBookiesError`. If creating fails or is cancelled, there is no ledger.
+        Examples:
+            >>> async with client.create_ledger(3, 3, 2, custom_metadata={"owner": b"billing"}) as ledger:
+            ...     await ledger.add(b"payload")
+            0
+
+        Raises:
+            InvalidArgumentError: An argument is wrong, ``ensemble_size < write_quorum`` for example.
+            NotEnoughBookiesError: Fewer than ``ensemble_size`` bookies can be written.
         """
         quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
         protection = checked_protection(password, digest, private)
@@ -277,16 +244,26 @@ class Client(LogFace, Closable):
     def open_ledger(
         self, ledger_id: int, *, password: bytes = b"", digest: Digest | None = None, recover: bool = True
     ) -> Opening[LedgerReader]:
-        """Open a ledger for reading; unless ``recover=False``, a ledger that is still open is fenced first, which ends
-        its writer for good, and is then recovered and closed.
+        """Open a ledger for reading, and give it an end first if it has none.
 
-        With ``recover=False`` the writer is not disturbed, and the reader reads up to the last add confirmed. Opening
-        a closed ledger is the same either way and asks no bookie. ``digest``: the digest type that is expected; None
+        A ledger that is still open is fenced, which ends its writer for good, then recovered and closed. With
+        ``recover=False`` the writer is not disturbed, and the reader reads up to the last add confirmed. Opening a
+        closed ledger is the same either way and asks no bookie. ``digest``: the digest type that is expected; None
         accepts the one of the ledger.
 
-        Raises :class:`NoSuchLedgerError`; :class:`UnauthorizedError` for a wrong password or digest type, before the
-        ledger is touched; :class:`LedgerRecoveryError` if it cannot be recovered now, naming the bookies that are
-        needed; with ``recover=False``, :class:`QuorumLostError` if no bookie of the ledger answers.
+        Examples:
+            >>> async with client.create_ledger() as ledger:
+            ...     entry_id = await ledger.add(b"payload")
+            >>> async with client.open_ledger(ledger.id) as reader:
+            ...     [entry.payload async for entry in reader.entries()]
+            [b'payload']
+
+        Raises:
+            NoSuchLedgerError: The ledger does not exist, or has been deleted.
+            LedgerKindError: It is the stream of a log: open the log.
+            UnauthorizedError: The password or the digest type is wrong; the ledger is not touched.
+            LedgerRecoveryError: It cannot be recovered now; the error names the bookies that are needed.
+            QuorumLostError: With ``recover=False``, no bookie of the ledger answers.
         """
         check_ledger_id(ledger_id)
         check_password(password)
@@ -313,34 +290,46 @@ class Client(LogFace, Closable):
         """Read what one bookie holds of entries ``first..last`` (both inclusive), for checking replicas.
 
         Only ids with ``id % modulus`` in ``residues`` are read. A long answer is cut: read on behind its
-        ``last_covered``. The entries are returned sealed and are not verified. Never fences. Needs no
-        password, but for private ledgers.
+        ``last_covered``. The entries are returned sealed and are not verified. Never fences. Needs no password, but for
+        private ledgers.
 
-        Raises the bookie's refusal, :class:`BookieUnavailableError`, :class:`OctavoTimeoutError`,
-        :class:`InvalidArgumentError`.
+        Examples:
+            >>> async with client.create_ledger(3, 3, 3) as ledger:
+            ...     entry_id = await ledger.add(b"payload")
+            >>> answer = await client.read_replica("b0", ledger.id, 0, 0)
+            >>> answer.last_covered, len(answer.sealed)
+            (0, 1)
+
+        Raises:
+            BookieUnavailableError: The bookie cannot be reached.
+            OctavoTimeoutError: It does not answer in time.
+            UnauthorizedError: The ledger is private, and the password is wrong.
+            OctavoError: Any other refusal of the bookie.
         """
         check_text("a bookie id", bookie_id)
         check_ledger_id(ledger_id)
         check_password(password)
         checked = checked_residues(modulus, residues)
         self._check_open()
+        ledger_key = derive_secrets(password, LedgerId(ledger_id)).ledger_key if password else b""
         return await read_replica(
-            self._pool,
-            self._options,
-            bookie_id=BookieId(bookie_id),
-            ledger_id=LedgerId(ledger_id),
-            ledger_key=derive_secrets(password, LedgerId(ledger_id)).ledger_key if password else b"",
-            first=first,
-            last=last,
-            modulus=modulus,
-            residues=checked,
-        )
+            self._pool, self._options, bookie_id=BookieId(bookie_id), ledger_id=LedgerId(ledger_id),
+            ledger_key=ledger_key, first=first, last=last, modulus=modulus, residues=checked,
+        )  # fmt: skip
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger. The bookies free its space later. If a writer is still writing it, that writer fails at its
-        next add or change of the metadata.
+        """Delete a ledger. The bookies free its space later.
 
-        Raises :class:`NoSuchLedgerError`, and :class:`LedgerKindError` for the stream of a log: delete the log.
+        If a writer is still writing it, that writer fails at its next add or change of the metadata.
+
+        Examples:
+            >>> async with client.create_ledger() as ledger:
+            ...     entry_id = await ledger.add(b"payload")
+            >>> await client.delete_ledger(ledger.id)
+
+        Raises:
+            NoSuchLedgerError: The ledger does not exist, or has been deleted.
+            LedgerKindError: It is the stream of a log: delete the log.
         """
         check_ledger_id(ledger_id)
         self._check_open()
@@ -350,22 +339,44 @@ class Client(LogFace, Closable):
             writer._on_ledger_deleted()
 
     async def list_ledgers(self) -> AsyncIterator[LedgerId]:
-        """Iterate over the ids of all ledgers, in ascending order and bounded memory."""
+        """Iterate over the ids of all ledgers, in ascending order and bounded memory.
+
+        Examples:
+            >>> async with client.create_ledger() as ledger:
+            ...     ledger.id in [ledger_id async for ledger_id in client.list_ledgers()]
+            True
+        """
         self._check_open()
         async for ledger_id in self._store.list_ledgers():
             yield ledger_id
             self._check_open()
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Read the ledger's metadata from the store. Raises :class:`NoSuchLedgerError`, and :class:`LedgerKindError`
-        for a stream."""
+        """Read the ledger's metadata from the store.
+
+        Examples:
+            >>> async with client.create_ledger(3, 2, 2) as ledger:
+            ...     metadata = await client.ledger_metadata(ledger.id)
+            >>> metadata.ensemble_size, metadata.write_quorum, metadata.state.name
+            (3, 2, 'OPEN')
+
+        Raises:
+            NoSuchLedgerError: The ledger does not exist, or has been deleted.
+            LedgerKindError: It is the stream of a log.
+        """
         check_ledger_id(ledger_id)
         self._check_open()
         return (await self._store.read_ledger(LedgerId(ledger_id))).value
 
     async def bookies(self, *, details: bool = False) -> list[BookieStatus]:
-        """Return every bookie that the cluster knows, in order of ids. ``details``: ask each live bookie for its
-        facts, too."""
+        """Return every bookie that the cluster knows, in order of ids.
+
+        ``details``: ask each live bookie for its facts, too.
+
+        Examples:
+            >>> [bookie.bookie_id for bookie in await client.bookies()]
+            ['b0', 'b1', 'b2']
+        """
         check_flag("details", details)
         self._check_open()
         return await bookie_statuses(self._store, self._pool, details=details)
@@ -376,6 +387,12 @@ class Client(LogFace, Closable):
         A counter or gauge is a number; a histogram is ``{"count", "sum", "buckets"}`` (``BOUNDS_SECONDS`` of
         ``octavo.metrics.histogram``, and one above); with a label, a dict from its values to that.
         :func:`octavo.metrics.register` hands all of it to prometheus_client.
+
+        Examples:
+            >>> async with client.create_ledger() as ledger:
+            ...     entry_id = await ledger.add(b"payload")
+            >>> client.metrics()["octavo_client_adds_total"]
+            {'acknowledged': 1, 'failed': 0}
         """
         forks.check_process(self._loop)
         return self._pool.counts.snapshot(self._store.seconds)
@@ -398,8 +415,14 @@ class Client(LogFace, Closable):
         """Close the client and everything it made: writers close their ledgers, readers end.
 
         Raises the first failure of a writer, when everything is closed. Any task may call it, any number of times;
-        cancelling a call does not stop the closing. Raises :class:`InvalidArgumentError` at once, and closes nothing,
-        in another event loop than the client's.
+        cancelling a call does not stop the closing. ``async with connect(...)`` calls it at the end.
+
+        Examples:
+            >>> await client.close()
+
+        Raises:
+            InvalidArgumentError: At once, in another event loop than the client's; nothing is closed.
+            OctavoError: The first error of a writer that could not close its ledger.
         """
         check_loop(self._loop)
         if self._closing is None or self._closing.cancelled():
@@ -449,13 +472,9 @@ class Client(LogFace, Closable):
         kind: LedgerKind,
     ) -> W:
         writer = await self._create_as(
-            await self._store.allocate_ledger_id(),
-            quorums,
-            protection,
-            custom_metadata=custom_metadata,
-            make_writer=make_writer,
-            kind=kind,
-        )
+            await self._store.allocate_ledger_id(), quorums, protection,
+            custom_metadata=custom_metadata, make_writer=make_writer, kind=kind,
+        )  # fmt: skip
         writer._warns_if_unclosed = self._warns_if_unclosed
         self._writers[writer.id] = writer
         return writer
@@ -477,11 +496,7 @@ class Client(LogFace, Closable):
         self._check_open()
         custom = {LOG_KEY: segment.log_name.encode()}
         return await self._create_as(
-            segment.ledger_id,
-            segment.quorums,
-            segment.protection,
-            custom_metadata=custom,
-            make_writer=make_writer,
+            segment.ledger_id, segment.quorums, segment.protection, custom_metadata=custom, make_writer=make_writer
         )
 
     async def _create_as[W: (LedgerWriter, ExplicitIdWriter, SegmentWriter)](
@@ -496,23 +511,10 @@ class Client(LogFace, Closable):
     ) -> W:
         ensemble = await self._placer.new_ensemble(quorums)
         secrets = derive_secrets(protection.password, ledger_id)
-        salt = self._rng.randbytes(_SALT_BYTES)
-        metadata = LedgerMetadata(
-            ledger_id=ledger_id,
-            ensemble_size=quorums.ensemble_size,
-            write_quorum=quorums.write_quorum,
-            ack_quorum=quorums.ack_quorum,
-            fragments=(Fragment(EntryId(0), ensemble),),
-            digest=protection.digest,
-            private=protection.private,
-            sync=kind.sync,
-            full_copies=kind.full_copies,
-            custom_metadata=custom_metadata,
-            created_at=self._wall_clock(),
-            verifier=make_verifier(secrets, protection.digest, salt),
-            salt=salt,
-            writer_token=self._token(),
-        )
+        metadata = new_metadata(
+            ledger_id, quorums, protection, secrets, kind, ensemble=ensemble, custom_metadata=custom_metadata,
+            created_at=self._wall_clock(), salt=self._rng.randbytes(_SALT_BYTES), writer_token=self._token(),
+        )  # fmt: skip
         try:
             version = await self._store.create_ledger(metadata)
             self._check_open()
@@ -577,16 +579,9 @@ class Client(LogFace, Closable):
     ) -> LedgerReader:
         self._check_open()
         return await open_reader(
-            ledger,
-            secrets,
-            source=source,
-            pool=self._pool,
-            options=self._options,
-            blame=self._blame,
-            draw=self._rng.random,
-            on_made=self._note_reader,
-            on_close=self._forget_reader,
-        )
+            ledger, secrets, source=source, pool=self._pool, options=self._options, blame=self._blame,
+            draw=self._rng.random, on_made=self._note_reader, on_close=self._forget_reader,
+        )  # fmt: skip
 
     def _note_reader(self, reader: LedgerReader) -> None:
         self._readers[reader] = None

@@ -215,8 +215,10 @@ class ClientOptions:
 
 
 class ConnectOptions(TypedDict, total=False):
-    """The keywords of ``octavo.connect``, for type checkers. :class:`ClientOptions` has meaning, unit and default of
-    each."""
+    """The keywords of ``octavo.connect``, for type checkers.
+
+    :class:`ClientOptions` has meaning, unit and default of each.
+    """
 
     connect_timeout_seconds: float
     reconnect_delay_seconds_min: float

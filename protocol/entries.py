@@ -77,8 +77,10 @@ _crc32c: Callable[[bytes], int] = google_crc32c.value
 
 
 class Digest(enum.Enum):
-    """The protection of an entry: a checksum against accidents, or a MAC keyed from the password against forgery
-    too."""
+    """The protection of an entry.
+
+    A checksum (CRC32C) against accidents, or a MAC keyed from the password (HMAC_SHA256) against forgery too.
+    """
 
     CRC32C = "crc32c"
     HMAC_SHA256 = "hmac-sha256"
@@ -114,8 +116,11 @@ class Header(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry as a reader gets it. ``length`` counts the ledger's payload bytes up to and including this entry;
-    ``sealed_at_ms`` is the writer's clock when it sealed the entry, in milliseconds since 1970 (UTC)."""
+    """One entry as a reader gets it.
+
+    ``length`` counts the ledger's payload bytes up to and including this entry; ``sealed_at_ms`` is the writer's clock
+    when it sealed the entry, in milliseconds since 1970 (UTC).
+    """
 
     ledger_id: LedgerId
     entry_id: EntryId

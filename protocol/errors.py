@@ -74,21 +74,28 @@ class ClientClosedError(OctavoError):
 
 
 class ForkedError(OctavoError):
-    """The object belongs to the process that this one was forked from (``os.fork``, multiprocessing's ``fork``,
-    preloading web servers): it can be used only there. Nothing was sent and nothing changed. Connect in the child,
-    after the fork."""
+    """The object belongs to the process that this one was forked from: it can be used only there.
+
+    Forks are made by ``os.fork``, multiprocessing's ``fork`` and preloading web servers. Nothing was sent and nothing
+    changed. Connect in the child, after the fork (rule H1).
+    """
 
 
 class TasksCancelledError(OctavoError):
-    """The program has cancelled tasks of the client's own, with all tasks of the event loop for example: what depended
-    on them has ended. Adds that were in flight are in doubt. Close the client and connect again."""
+    """The program has cancelled tasks of the client's own, with all tasks of the event loop for example.
+
+    What depended on them has ended. Adds that were in flight are in doubt. Close the client and connect again.
+    """
 
     may_have_happened_default = True
 
 
 class UnauthorizedError(OctavoError):
-    """The client may not do this: the password or digest type of the ledger is wrong, its principal lacks a role, or
-    its certificate or key is refused. Nothing was changed."""
+    """The client may not do this; nothing was changed.
+
+    The password or digest type of the ledger is wrong, the client's principal lacks a role, or its certificate or key
+    is refused.
+    """
 
 
 # --- ledgers -------------------------------------------------------------------------------------------------------
@@ -107,15 +114,19 @@ class LedgerClosedError(OctavoError):
 
 
 class LedgerFencedError(OctavoError):
-    """A client recovers or has recovered this ledger: its writer can add no more. Adds that were in flight are in
-    doubt."""
+    """A client recovers or has recovered this ledger: its writer can add no more.
+
+    Adds that were in flight are in doubt.
+    """
 
     may_have_happened_default = True
 
 
 class TermOverError(LedgerFencedError):
-    """A client has taken this ledger over, or is taking it over: the term of its writer is over (rule T7). Adds that
-    were in flight are in doubt."""
+    """A client has taken this ledger over, or is taking it over: the term of its writer is over (rule T7).
+
+    Adds that were in flight are in doubt.
+    """
 
 
 class LedgerRecoveryError(OctavoError):
@@ -148,9 +159,11 @@ class LogExistsError(OctavoError):
 
 
 class NotLeaderError(LedgerFencedError):
-    """Another client has taken the log over, or this one gave it up: this writer adds nothing more. To become leader
-    again, call ``log.lead()``. Adds that were in flight are in doubt; ``log.outcome(error)`` tells what became of
-    one."""
+    """Another client has taken the log over, or this one gave it up: this writer adds nothing more.
+
+    To become leader again, call ``log.lead()``. Adds that were in flight are in doubt; ``log.outcome(error)`` tells
+    what became of one.
+    """
 
 
 class TruncatedError(OctavoError):
@@ -163,13 +176,17 @@ class TruncatedError(OctavoError):
 
 
 class CursorDeletedError(OctavoError):
-    """The cursor has been deleted, by this client or another one: it holds nothing back any more and is not stored.
-    ``log.cursor(name)`` makes it again, at the beginning of the log."""
+    """The cursor has been deleted, by this client or another one.
+
+    It holds nothing back any more and is not stored. ``log.cursor(name)`` makes it again, at the beginning of the log.
+    """
 
 
 class PositionMismatchError(OctavoError):
-    """The end of the log is not the position that the add expected; the add was not sent. Read the log up to
-    :attr:`end`, decide again, and add."""
+    """The end of the log is not the position that the add expected; the add was not sent.
+
+    Read the log up to :attr:`end`, decide again, and add.
+    """
 
     def __init__(self, message: str = "", *, end: int = 0, may_have_happened: bool | None = None) -> None:
         super().__init__(message, may_have_happened=may_have_happened)
@@ -182,8 +199,10 @@ class LogSealedError(LedgerClosedError):
 
 
 class LogDamagedError(OctavoError):
-    """A ledger of the log is gone although the log was not truncated: it was deleted by hand. The log takes no adds:
-    restore the ledger's metadata from a backup, or continue in a new log."""
+    """A ledger of the log is gone although the log was not truncated: it was deleted by hand.
+
+    The log takes no adds: restore the ledger's metadata from a backup, or continue in a new log.
+    """
 
 
 # --- the cluster ---------------------------------------------------------------------------------------------------
@@ -215,9 +234,11 @@ class QuorumLostError(OctavoError):
 
 
 class UnderReplicatedError(OctavoError):
-    """A ledger with ``full_copies="required"`` was not closed, because entries of it have fewer copies than its write
-    quorum; the message names the bookies that lack them. Nothing is lost: every add that returned is in the ledger.
-    Close it again when enough bookies are up."""
+    """A ledger with ``full_copies="required"`` was not closed, because entries of it have too few copies.
+
+    The message names the bookies that lack them. Nothing is lost: every add that returned is in the ledger. Close it
+    again when enough bookies are up.
+    """
 
     retryable = True
 
@@ -249,8 +270,10 @@ class MetadataError(OctavoError):
 
 
 class LedgerKindError(MetadataError):
-    """The ledger is a stream, which several writers write one after another, and was asked for as a ledger with one
-    writer; or the other way round. Nothing was changed."""
+    """The ledger is a stream and was asked for as a ledger with one writer, or the other way round.
+
+    Several writers write a stream one after another. Nothing was changed.
+    """
 
 
 # --- one bookie ------------------------------------------------------------------------------------------------------
@@ -270,8 +293,10 @@ class BookieReadOnlyError(OctavoError):
 
 
 class BookieInDoubtError(OctavoError):
-    """The bookie may have lost data of this ledger and refuses ordinary adds to it (rule B4). Another bookie must
-    replace it."""
+    """The bookie may have lost data of this ledger, and refuses ordinary adds to it (rule B4).
+
+    Another bookie must replace it.
+    """
 
 
 class BookieOverloadedError(OctavoError):

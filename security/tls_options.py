@@ -24,7 +24,8 @@ class Tls:
     addresses may change. ``registered_only`` is for the bookies themselves, while their cluster changes to TLS: TLS is
     spoken with the bookies that are registered with it.
 
-    Raises :class:`InvalidArgumentError` for a key without a certificate, or the other way round.
+    Raises:
+        InvalidArgumentError: A key is given without a certificate, or the other way round.
     """
 
     ca: str | None = None
@@ -45,8 +46,14 @@ class Tls:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
-        """From ``OCTAVO_TLS`` (1: use TLS) and ``OCTAVO_TLS_CA``, ``_CERTIFICATE``, ``_KEY``, ``_VERIFY``, any of which
-        switches TLS on; None: no TLS. Raises :class:`InvalidArgumentError`."""
+        """The options in the environment; None: no TLS.
+
+        ``OCTAVO_TLS`` (1: use TLS) and ``OCTAVO_TLS_CA``, ``_CERTIFICATE``, ``_KEY``, ``_VERIFY``, any of which
+        switches TLS on.
+
+        Raises:
+            InvalidArgumentError: One of them has a value that cannot be.
+        """
         given = {
             part: environment[f"{VARIABLE_PREFIX}_{part.upper()}"]
             for part in _PARTS

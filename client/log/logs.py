@@ -174,21 +174,29 @@ class LogFace:
         layout: Layout = "stream",
         full_copies: Literal["recorded", "required"] | None = None,
     ) -> Opening[Log]:
-        """A new log; ``await`` it, or ``async with`` it. Nothing is written yet: become its leader with ``log.lead()``.
+        """Create a log; ``await`` it, or ``async with`` it.
 
-        Each entry is stored on ``write_quorum`` of ``ensemble_size`` bookies and acknowledged by ``ack_quorum``. Names
-        are 1 to 255 letters, digits and ``._-``, with ``/`` between parts. ``retention``: what the leader drops from
-        the front; by default nothing. ``private``: bookies give the entries only to clients that have the password, and
-        to repairs.
+        Nothing is written yet: become its leader with ``log.lead()``. Each entry is stored on ``write_quorum`` of
+        ``ensemble_size`` bookies and acknowledged by ``ack_quorum``. Names are 1 to 255 letters, digits and ``._-``,
+        with ``/`` between parts. ``retention``: what the leader drops from the front; by default nothing. ``private``:
+        bookies give the entries only to clients that have the password, and to repairs.
 
         ``full_copies``, with ``layout="stream"`` only; an add returns with ``ack_quorum`` copies whatever it says. With
         ``"recorded"`` the metadata name the entries that may have fewer than ``write_quorum`` copies, for repair to
         copy. Closing the leader's writer waits up to ``full_copies_patience_seconds`` for missing copies. With
         ``"required"`` the leader keeps the bytes of such entries and copies them itself: they take room in its window,
-        so adds wait once it is full, and closing raises :class:`UnderReplicatedError`, while fewer than
+        so adds wait once it is full, and closing fails with :class:`UnderReplicatedError`, while fewer than
         ``write_quorum`` bookies can be written. What a leader that is gone has left is recorded as with ``"recorded"``.
 
-        Raises :class:`LogExistsError`, :class:`InvalidArgumentError`.
+        Examples:
+            >>> retention = octavo.Retention(seconds=7 * 24 * 3600)
+            >>> async with client.create_log("payments", retention=retention) as log:
+            ...     log.first_position, log.end
+            (0, 0)
+
+        Raises:
+            LogExistsError: There is a log with this name.
+            InvalidArgumentError: An argument is wrong, the name for example.
         """
         check_log_name(name)
         quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
@@ -213,9 +221,19 @@ class LogFace:
         return Opening(create, f"create_log({name!r})")
 
     def open_log(self, name: str, *, password: bytes = b"") -> Opening[Log]:
-        """A handle on a log; ``await`` it, or ``async with`` it. Opening disturbs no leader and fences nothing.
+        """Open a log; ``await`` it, or ``async with`` it. Opening disturbs no leader and fences nothing.
 
-        Raises :class:`NoSuchLogError`, :class:`UnauthorizedError`, :class:`InvalidArgumentError`.
+        Examples:
+            >>> async with client.create_log("payments"):
+            ...     pass
+            >>> async with client.open_log("payments") as log:
+            ...     [entry.payload async for entry in log.entries()]
+            []
+
+        Raises:
+            NoSuchLogError: There is no such log, or it has been deleted.
+            UnauthorizedError: The password is wrong.
+            InvalidArgumentError: This can be no name of a log, or no password.
         """
         check_log_name(name)
         check_password(password)
@@ -227,7 +245,17 @@ class LogFace:
         return Opening(open_log, f"open_log({name!r})")
 
     async def list_logs(self, prefix: str = "") -> AsyncIterator[str]:
-        """The names of all logs that start with ``prefix``, in bounded memory."""
+        """Iterate over the names of all logs that start with ``prefix``, in bounded memory.
+
+        Logs that are being deleted are left out.
+
+        Examples:
+            >>> for name in ("payments/eu", "payments/us", "orders"):
+            ...     async with client.create_log(name):
+            ...         pass
+            >>> [name async for name in client.list_logs("payments/")]
+            ['payments/eu', 'payments/us']
+        """
         check_text("prefix", prefix)
         self._check_open()
         async for name in self._logs.names(prefix):
@@ -235,10 +263,17 @@ class LogFace:
             self._check_open()
 
     async def delete_log(self, name: str) -> None:
-        """Delete a log, with its ledgers and cursors. A leader's next add or change fails; readers get
-        :class:`NoSuchLogError`.
+        """Delete a log, with its ledgers and cursors.
 
-        Raises :class:`NoSuchLogError`.
+        A leader's next add or change fails; readers get :class:`NoSuchLogError`.
+
+        Examples:
+            >>> async with client.create_log("payments"):
+            ...     pass
+            >>> await client.delete_log("payments")
+
+        Raises:
+            NoSuchLogError: There is no such log.
         """
         check_log_name(name)
         self._check_open()

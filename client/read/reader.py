@@ -69,9 +69,19 @@ class EntryBatch(NamedTuple):
 
 
 class LedgerReader(Closable):
-    """Reads one ledger. Made by ``Client.open_ledger``; use it as an async context manager, or :meth:`close` it.
+    """Reads one ledger. Made by ``Client.open_ledger``.
 
-    Every method may be called from any task of the loop. After :meth:`close` they raise :class:`ClientClosedError`.
+    Use it as an async context manager, or :meth:`close` it. Every method may be called from any task of the loop.
+
+    Examples:
+        >>> [(entry.entry_id, entry.payload) async for entry in reader]
+        [(0, b'first'), (1, b'second'), (2, b'third')]
+        >>> await reader.close()
+
+    Raises:
+        ClientClosedError: By every method, once the reader or its client is closed.
+        NoSuchLedgerError: By every method that asks the metadata store, when the ledger has been deleted.
+        InvalidArgumentError: By every method, for a wrong argument.
     """
 
     def __init__(
@@ -148,8 +158,10 @@ class LedgerReader(Closable):
 
     @property
     def length(self) -> int:
-        """Payload bytes up to the last add confirmed. Exact for a closed ledger and after a refresh; while LACs arrive
-        without their lengths it may lag behind."""
+        """Payload bytes up to the last add confirmed.
+
+        Exact for a closed ledger and after a refresh; while LACs arrive without their lengths it may lag behind.
+        """
         return self._view.length
 
     @property
@@ -173,20 +185,35 @@ class LedgerReader(Closable):
     async def read(self, first: int, last: int) -> list[Entry]:
         """Entries ``first..last``, both included.
 
-        Raises :class:`NoSuchEntryError` when ``last`` is above :attr:`last_add_confirmed`, :class:`QuorumLostError`
-        when an entry cannot be had, :class:`InvalidArgumentError`. Memory for all of them is the caller's;
-        :meth:`entries` goes in chunks.
+        Memory for all of them is the caller's; :meth:`entries` goes in chunks.
+
+        Examples:
+            >>> [entry.payload for entry in await reader.read(0, 1)]
+            [b'first', b'second']
+
+        Raises:
+            NoSuchEntryError: ``last`` is above :attr:`last_add_confirmed`.
+            QuorumLostError: An entry cannot be had from any bookie.
         """
         self._check_range(first, last)
         self._check_readable(last)
         return await self._collect(first, last)
 
     async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
-        """As :meth:`read`, also above the last add confirmed: entries there may still turn out never to have been
-        added.
+        """As :meth:`read`, also above the last add confirmed.
 
-        Raises :class:`NoSuchEntryError` for an id above the LAC that too many bookies know nothing of for it to be
-        acknowledged, :class:`QuorumLostError` when not enough of them can tell.
+        Entries there may still turn out never to have been added.
+
+        Examples:
+            >>> async with client.create_ledger() as ledger:
+            ...     entry_id = await ledger.add(b"payload")
+            ...     async with client.open_ledger(ledger.id, recover=False) as reader:
+            ...         [entry.payload for entry in await reader.read_unconfirmed(0, 0)]
+            [b'payload']
+
+        Raises:
+            NoSuchEntryError: Too many bookies know nothing of an id above the LAC for it to be acknowledged.
+            QuorumLostError: Not enough bookies can tell.
         """
         self._check_range(first, last)
         if self._view.closed:
@@ -194,8 +221,19 @@ class LedgerReader(Closable):
         return await self._collect(first, last)
 
     def entries(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry]:
-        """Iterate over ``first..last``; without ``last`` up to the end of a closed ledger, or to the last add confirmed
-        known now. Reads ahead. Raises as :meth:`read` does, at once or while iterating."""
+        """Iterate over ``first..last``; reads ahead.
+
+        Without ``last`` it ends at the end of a closed ledger, or at the last add confirmed known now. ``async for
+        entry in reader`` is the same. The errors come at once or while iterating.
+
+        Examples:
+            >>> [entry.payload async for entry in reader.entries(first=1)]
+            [b'second', b'third']
+
+        Raises:
+            NoSuchEntryError: ``last`` is above :attr:`last_add_confirmed`.
+            QuorumLostError: An entry cannot be had from any bookie.
+        """
         if last is None:
             self._check_range(first, first)
             last = self._view.readable_end
@@ -208,11 +246,18 @@ class LedgerReader(Closable):
         return self.entries()
 
     def batches(self, first: int, last: int, *, confirmed: bool = False) -> AsyncGenerator[EntryBatch]:
-        """As :meth:`entries`, in the batches in which entries arrive: for bulk readers, to which a step per entry is
-        too much.
+        """As :meth:`entries`, in the batches in which entries arrive: for bulk readers.
 
-        ``confirmed``: the caller knows from elsewhere that ``last`` is confirmed, whatever this reader has heard. The
-        :class:`QuorumLostError` for entries that cannot be had names them in ``missing``; a new call goes on behind.
+        ``confirmed``: the caller knows from elsewhere that ``last`` is confirmed, whatever this reader has heard.
+
+        Examples:
+            >>> async for batch in reader.batches(0, 2):
+            ...     [entry.payload for entry in batch.entries]
+            [b'first', b'second', b'third']
+
+        Raises:
+            NoSuchEntryError: ``last`` is above :attr:`last_add_confirmed`, and not ``confirmed``.
+            QuorumLostError: Entries cannot be had; it names them in ``missing``, and a new call goes on behind.
         """
         self._check_range(first, last)
         check_flag("confirmed", confirmed)
@@ -221,10 +266,22 @@ class LedgerReader(Closable):
         return self._batches(first, last, columns=True)
 
     def follow(self, first: int = 0) -> AsyncGenerator[Entry]:
-        """Iterate from ``first`` on and wait for more, up to the last add confirmed as it advances; ends after the last
-        entry once the ledger is closed. Never disturbs the writer.
+        """Iterate from ``first`` on and wait for more, up to the last add confirmed as it advances.
 
-        Raises :class:`NoSuchLedgerError` when the ledger is deleted, otherwise as :meth:`entries` does.
+        It ends after the last entry once the ledger is closed. Never disturbs the writer.
+
+        Examples:
+            >>> async with client.create_ledger() as ledger:
+            ...     await ledger.add(b"payload")
+            ...     async with client.open_ledger(ledger.id, recover=False) as reader:
+            ...         async for entry in reader.follow():
+            ...             print(entry.payload)
+            ...             break
+            0
+            b'payload'
+
+        Raises:
+            QuorumLostError: An entry cannot be had from any bookie.
         """
         self._check_range(first, first)
         return self._follow(first)
@@ -234,7 +291,12 @@ class LedgerReader(Closable):
     async def refresh_last_add_confirmed(self) -> EntryId | None:
         """Ask the metadata and the bookies how far the ledger can be read now. Never disturbs the writer.
 
-        Raises :class:`QuorumLostError` when no bookie answers, :class:`NoSuchLedgerError` when the ledger is deleted.
+        Examples:
+            >>> await reader.refresh_last_add_confirmed()
+            2
+
+        Raises:
+            QuorumLostError: No bookie answers.
         """
         self._check_open()
         if not self._view.closed:
@@ -247,8 +309,13 @@ class LedgerReader(Closable):
     async def wait_last_add_confirmed(self, at_least: int, timeout: float | None = None) -> EntryId:  # noqa: ASYNC109
         """Wait until entry ``at_least`` can be read; gives the last add confirmed then. ``timeout`` in seconds.
 
-        Raises :class:`OctavoTimeoutError`, :class:`NoSuchEntryError` when the ledger is closed below that entry,
-        :class:`NoSuchLedgerError` when it is deleted.
+        Examples:
+            >>> await reader.wait_last_add_confirmed(1, timeout=5)
+            2
+
+        Raises:
+            OctavoTimeoutError: The time is over.
+            NoSuchEntryError: The ledger is closed below that entry.
         """
         self._check_range(at_least, at_least)
         if timeout is not None:
@@ -269,8 +336,10 @@ class LedgerReader(Closable):
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End reads, iterations and waits of this reader; the ledger is not touched. May be called twice, from any
-        task."""
+        """End reads, iterations and waits of this reader; the ledger is not touched.
+
+        May be called twice, from any task.
+        """
         check_loop(self._loop)
         if self._closed:
             return

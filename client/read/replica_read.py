@@ -12,8 +12,10 @@ from octavo.protocol.messages import Read, ReadAnswer, ReadFlag
 
 
 class ReplicaAnswer(NamedTuple):
-    """The answer of a bookie about the ids asked for, up to ``last_covered``: in ``sealed``, *unknown*, or else
-    absent."""
+    """The answer of a bookie about the ids asked for, up to ``last_covered``.
+
+    An id is in ``sealed``, *unknown*, or else absent.
+    """
 
     last_covered: int
     sealed: list[bytes]

@@ -26,8 +26,11 @@ _RACK = re.compile(r"(/[A-Za-z0-9._-]{1,64}){1,8}")
 
 
 class BookieState(enum.Enum):
-    """Which requests a bookie currently accepts. UNAVAILABLE is never registered: it stands for a missing registration,
-    which is only a hint and no proof that the bookie is dead (rule M2)."""
+    """Which requests a bookie currently accepts.
+
+    UNAVAILABLE is never registered: it stands for a missing registration, which is only a hint and no proof that the
+    bookie is dead (rule M2).
+    """
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"

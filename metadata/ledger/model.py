@@ -112,7 +112,11 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
-    """One version of a ledger's metadata. Raises :class:`InvalidArgumentError` for values that no ledger can have."""
+    """One version of a ledger's metadata.
+
+    Raises:
+        InvalidArgumentError: No ledger can have these values.
+    """
 
     ledger_id: LedgerId
     state: LedgerState = LedgerState.OPEN
@@ -165,8 +169,11 @@ class LedgerMetadata:
         return decode_ledger, (self.ledger_id, encode_ledger(self))
 
     def check_invariants(self) -> None:
-        """Raise :class:`InvalidArgumentError`, naming the ledger, unless this can be a ledger (rule I6 and the
-        end's rules)."""
+        """Check that this can be a ledger: rule I6, and the rules of the end.
+
+        Raises:
+            InvalidArgumentError: It cannot; the message names the ledger.
+        """
         self._check_scalars()
         self._check_fragments()
         self._check_end()
@@ -199,8 +206,11 @@ class LedgerMetadata:
         return quorums_of(self.ensemble_size, self.write_quorum, self.ack_quorum)
 
     def fragment_of(self, entry_id: EntryId) -> Fragment:
-        """The fragment whose ensemble holds ``entry_id``, written or not. Raises :class:`InvalidArgumentError` below
-        0."""
+        """The fragment whose ensemble holds ``entry_id``, written or not.
+
+        Raises:
+            InvalidArgumentError: The id is below 0.
+        """
         if entry_id < 0:
             raise InvalidArgumentError(f"ledger {self.ledger_id}: entry id {entry_id} is negative")
         return self.fragments[bisect_right(self.fragments, entry_id, key=_first_entry_id) - 1]
@@ -297,29 +307,37 @@ class LedgerMetadata:
     # --- transitions ---------------------------------------------------------------------------------------------
 
     def closed(self, last_entry_id: EntryId | None, length: int) -> Self:
-        """The same ledger closed with this end: the last entry (None for an empty ledger) and the payload bytes up to
-        it.
+        """The same ledger closed with this end.
 
-        Raises :class:`LedgerClosedError` when it is already closed, :class:`InvalidArgumentError` for an end below the
-        last fragment.
+        The end is the last entry (None for an empty ledger) and the payload bytes up to it.
+
+        Raises:
+            LedgerClosedError: It is already closed.
+            InvalidArgumentError: The end is below the last fragment.
         """
         self._check_not_closed()
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
 
     def in_recovery(self, fenced_at: datetime | None = None, fenced_by: str = "") -> Self:
-        """The same ledger marked as being recovered, by this client; itself when it already is (rule F1). Raises
-        :class:`LedgerClosedError`."""
+        """The same ledger marked as being recovered, by this client; itself when it already is (rule F1).
+
+        Raises:
+            LedgerClosedError: It is closed.
+        """
         self._check_not_closed()
         if self.state is LedgerState.IN_RECOVERY:
             return self
         return replace(self, state=LedgerState.IN_RECOVERY, fenced_at=fenced_at, fenced_by=fenced_by)
 
     def with_ensemble_change(self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...], length_before: int) -> Self:
-        """The same ledger with a new last fragment; it replaces the current one when both start at the same id (rule
-        W3).
+        """The same ledger with a new last fragment.
 
-        Raises :class:`LedgerClosedError`, and :class:`InvalidArgumentError` when the fragment would start before the
-        current last one or its ensemble is not E distinct bookies.
+        It replaces the current one when both start at the same id (rule W3).
+
+        Raises:
+            LedgerClosedError: The ledger is closed.
+            InvalidArgumentError: The fragment would start before the current last one, or its ensemble is not E
+                distinct bookies.
         """
         self._check_not_closed()
         kept = self.fragments
@@ -328,12 +346,14 @@ class LedgerMetadata:
         return replace(self, fragments=(*kept, Fragment(first_entry_id, tuple(ensemble), length_before)))
 
     def with_member(self, first_entry_id: EntryId, position: int, bookie_id: BookieId) -> Self:
-        """The same ledger with another bookie in one slot of the fragment that begins at ``first_entry_id``: a
-        repair of that fragment (rule C2).
+        """The same ledger with another bookie in one slot of a fragment: a repair of that fragment (rule C2).
 
-        The last fragment of a ledger that is not closed belongs to its writer or its recovery, and is refused. Raises
-        :class:`InvalidArgumentError` then, for a fragment or slot that does not exist, and for an ensemble that
-        would not be E distinct bookies.
+        ``first_entry_id`` is where the fragment begins. The last fragment of a ledger that is not closed belongs to its
+        writer or its recovery, and is refused.
+
+        Raises:
+            InvalidArgumentError: The fragment is refused, it or the slot does not exist, or the ensemble would not be E
+                distinct bookies.
         """
         at = bisect_right(self.fragments, first_entry_id, key=_first_entry_id) - 1
         fragment = self.fragments[at]
@@ -346,8 +366,10 @@ class LedgerMetadata:
         return replace(self, fragments=(*self.fragments[:at], repaired, *self.fragments[at + 1 :]))
 
     def with_debt(self, first_entry_id: EntryId, debt: Debt | None) -> Self:
-        """The same ledger with this debt recorded in the fragment that begins at ``first_entry_id``; itself if there is
-        no such fragment, or no debts are recorded in this ledger."""
+        """The same ledger with this debt recorded in the fragment that begins at ``first_entry_id``.
+
+        Itself if there is no such fragment, or no debts are recorded in this ledger.
+        """
         at = bisect_right(self.fragments, first_entry_id, key=_first_entry_id) - 1
         if self.full_copies is None or debt is None or self.fragments[at].first_entry_id != first_entry_id:
             return self

@@ -92,14 +92,16 @@ class MetadataStore:
 
     @property
     def answers(self) -> bool:
-        """Whether the store answered when the handle last began or renewed its lease. A handle without registrations
-        and locks does neither; then it is true."""
+        """Whether the store answered when the handle last began or renewed its lease.
+
+        A handle without registrations and locks does neither; then it is true.
+        """
         return self._handle.keeper.answered
 
     async def close(self) -> None:
         """Release the lease (registrations and locks end at once) and close the store.
 
-        Waiting watches raise :class:`ClientClosedError`. May be called twice and from any task.
+        Waiting watches end with :class:`ClientClosedError`. May be called twice and from any task.
         """
         if self._handle.stop():
             await self._bookies.close()

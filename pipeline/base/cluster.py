@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from octavo.client.client import Client, connect
+from octavo.client.client import Client
+from octavo.client.connect import connect
 from octavo.client.read.reader import LedgerReader
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.stream.any_metadata import EitherMetadata

@@ -11,8 +11,11 @@ _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 class DataLossError(OctavoError):
-    """A selected entry cannot be read: its ledger has been deleted, or no bookie that should hold the entry returns it.
-    With the option ``failOnDataLoss=false`` such an entry becomes a row without a value."""
+    """A selected entry cannot be read.
+
+    Its ledger has been deleted, or no bookie that should hold the entry returns it. With the option
+    ``failOnDataLoss=false`` such an entry becomes a row without a value.
+    """
 
 
 @contextmanager

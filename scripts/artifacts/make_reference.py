@@ -188,7 +188,7 @@ def errors_page() -> str:
                     str(codes.get(kind, "")),
                     "yes" if kind.retryable else "no",
                     "yes" if kind.may_have_happened_default else "no",
-                    cell(text.partition("\n\n")[0]),
+                    cell(text),
                 ]
             )
     return (

@@ -16,7 +16,8 @@ from octavo._version import __version__
 if TYPE_CHECKING:
     from octavo.client.awaitable_context import Opening
     from octavo.client.bookie_status import BookieStatus
-    from octavo.client.client import Client, connect
+    from octavo.client.client import Client
+    from octavo.client.connect import connect
     from octavo.client.log.cursors.cursors import Cursor
     from octavo.client.log.documents.chain import Retention
     from octavo.client.log.log import Log
@@ -180,7 +181,7 @@ _HOMES = {
     "ReplicaAnswer": "octavo.client.read.replica_read",
     "Retention": "octavo.client.log.documents.chain",
     "Tls": "octavo.security.tls_options",
-    "connect": "octavo.client.client",
+    "connect": "octavo.client.connect",
 }
 """Where a public name lives; every other one is an error."""
 

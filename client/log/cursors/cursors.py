@@ -20,7 +20,23 @@ if TYPE_CHECKING:
 
 
 class Cursor:
-    """A consumer's stored position in a log. Made by ``log.cursor(name)``."""
+    """A consumer's stored position in a log. Made by ``log.cursor(name)``.
+
+    A cursor only ever moves forward, also when two processes move it at once (rule P11).
+
+    Examples:
+        >>> async for entry in cursor.follow():
+        ...     await cursor.advance(entry.position + 1)
+        ...     if entry.position == 2:
+        ...         break
+        >>> cursor.position
+        3
+
+    Raises:
+        ClientClosedError: By every method, once the log's handle or the client is closed.
+        NoSuchLogError: By every method, when the log has been deleted.
+        CursorDeletedError: By every method, once it is known that the cursor has been deleted.
+    """
 
     def __init__(
         self,
@@ -57,7 +73,23 @@ class Cursor:
         return self._cell.position
 
     def follow(self, *, on_truncated: str = "raise") -> "AsyncGenerator[LogEntry | Gap]":
-        """Follow the log from the cursor's position on; see ``Log.follow``. It does not move the cursor."""
+        """Follow the log from the cursor's position on; see ``Log.follow``. It does not move the cursor.
+
+        Examples:
+            >>> async for entry in cursor.follow():
+            ...     print(entry.payload)
+            ...     await cursor.advance(entry.position + 1)
+            ...     if cursor.position == 3:
+            ...         break
+            b'first'
+            b'second'
+            b'third'
+
+        Raises:
+            TruncatedError: The log begins behind the cursor; with ``on_truncated="skip"`` a :class:`Gap` is given
+                instead.
+            QuorumLostError: An entry cannot be had from any bookie now.
+        """
         return self._follow_and_touch(on_truncated)
 
     async def _follow_and_touch(self, on_truncated: str) -> "AsyncGenerator[LogEntry | Gap]":
@@ -72,13 +104,18 @@ class Cursor:
             touching.stop()
 
     async def advance(self, position: int) -> None:
-        """Everything below ``position`` has been handled. Stored within ``cursor_flush_seconds``, or when the log's
-        handle is closed; :meth:`flush` stores it now. What cannot be stored is stored later, as long as the client
-        lives.
+        """Everything below ``position`` has been handled.
 
-        Raises :class:`InvalidArgumentError` for a step back or beyond the end of the log;
-        :class:`CursorDeletedError`, :class:`NoSuchLogError` once it is known that the cursor, or the log, has been
-        deleted.
+        Stored within ``cursor_flush_seconds``, or when the log's handle is closed; :meth:`flush` stores it now. What
+        cannot be stored is stored later, as long as the client lives.
+
+        Examples:
+            >>> await cursor.advance(2)
+            >>> cursor.position
+            2
+
+        Raises:
+            InvalidArgumentError: That is a step back, or beyond the end of the log.
         """
         self._check_open()
         self._check_forward(position)
@@ -101,14 +138,28 @@ class Cursor:
             )
 
     async def flush(self) -> None:
-        """Return once the position is stored. Raises why it could not be, after which it is still tried in the
-        background; :class:`CursorDeletedError`, :class:`NoSuchLogError` when the cursor, or the log, has been
-        deleted."""
+        """Return once the position is stored.
+
+        Examples:
+            >>> await cursor.advance(2)
+            >>> await cursor.flush()
+            >>> (await log.cursors())["billing"].position
+            2
+
+        Raises:
+            MetadataUnavailableError: It could not be stored; it is still tried in the background.
+        """
         await self._keeper.flush()
         self._cell.check()
 
     async def delete(self) -> None:
-        """Forget the cursor: no consumer of it is heard any more. Nothing happens when it is gone already."""
+        """Forget the cursor: no consumer of it is heard any more. Nothing happens when it is gone already.
+
+        Examples:
+            >>> await cursor.delete()
+            >>> await log.cursors()
+            {}
+        """
         self._check_open()
         await self._keeper.delete(self._cell)
 

@@ -40,12 +40,15 @@ class LogState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The limits by which the leader of a log drops entries from its front, a whole segment at a time. None: this limit
-    does not apply.
+    """The limits by which the leader of a log drops entries from its front, a whole segment at a time.
 
-    ``seconds``: segments whose newest entry is older. ``bytes``: the oldest segments while the log holds more payload.
-    ``cursors``: nothing at or above the lowest cursor is dropped, whatever the other limits say; with no other limit,
-    everything below the lowest cursor is.
+    None: this limit does not apply. ``seconds``: segments whose newest entry is older. ``bytes``: the oldest segments
+    while the log holds more payload. ``cursors``: nothing at or above the lowest cursor is dropped, whatever the other
+    limits say; with no other limit, everything below the lowest cursor is.
+
+    Examples:
+        >>> octavo.Retention(seconds=7 * 24 * 3600, cursors=True)
+        Retention(seconds=604800, bytes=None, cursors=True)
     """
 
     seconds: float | None = None

@@ -1,0 +1,60 @@
+"""A handle's way to lead its log: the lock, then the takeover; the writers that the handle has made."""
+
+import logging
+from collections.abc import Callable
+
+from octavo.client.log.documents.names import lock_name
+from octavo.client.log.layout import LogLayout
+from octavo.client.log.writer.lock import LogLock
+from octavo.client.log.writer.own_writers import OwnWriters
+from octavo.client.log.writer.writer import LogWriter
+from octavo.metadata.store.store import MetadataStore
+from octavo.protocol.errors import LeaseLostError
+
+log = logging.getLogger("octavo.client")
+
+
+class Leading:
+    """Leads for one handle. ``on_writer`` is told of each writer made, ``on_writer_closed`` of each that has closed."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: LogLayout,
+        *,
+        on_writer: Callable[[LogWriter], object],
+        on_writer_closed: Callable[[LogWriter], object],
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._on_writer = on_writer
+        self._on_writer_closed = on_writer_closed
+        self.own = OwnWriters(layout.view.name)
+
+    async def lead(self, holder: str) -> LogWriter:
+        """Wait for the lock, and take the log over under it."""
+        async with self.own.waiting():
+            while True:
+                lock = lock_name(self._layout.view.log_id)
+                lease = LogLock(self._store, lock, holder, await self._store.lock(lock, holder))
+                try:
+                    return await self.take_over(lease)
+                except LeaseLostError as error:
+                    await lease.release()
+                    log.warning("%s; this client waits for the lock again", error.message)
+                except BaseException:
+                    await lease.release()
+                    raise
+
+    async def take_over(self, lease: LogLock | None) -> LogWriter:
+        """Take the log over now, under the lock or without one."""
+
+        def closed(writer: LogWriter) -> None:
+            self.own.closed(writer)
+            self._on_writer_closed(writer)
+
+        self._layout.view.check_open()
+        writer = await self._layout.take_over(lease, closed)
+        self.own.made(writer)
+        self._on_writer(writer)
+        return writer

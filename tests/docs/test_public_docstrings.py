@@ -1,0 +1,138 @@
+"""Docstrings of everything public can be scanned: one line, what it guarantees, examples, and errors as a list."""
+
+import ast
+import inspect
+import re
+import textwrap
+from typing import Any
+
+import pytest
+from octavo.metadata import MetadataStore
+from octavo.protocol import errors
+from support.docstring_examples import examples_in, names_called, public_objects
+
+import octavo
+
+INTERNAL = "Used only inside this package"
+"""Said by methods that other modules of Octavo call, and users do not."""
+
+USED = ("Client", "Log", "LogWriter", "LedgerWriter", "ExplicitIdWriter", "LedgerReader", "Cursor")
+"""The classes whose methods users call: each method is called in an example."""
+
+UNFINISHED = ("LogWriter", "LedgerWriter", "ExplicitIdWriter")
+
+STORE = {
+    f"MetadataStore.{name}": value
+    for name, value in vars(MetadataStore).items()
+    if not name.startswith("_") and (callable(value) or isinstance(value, property))
+}
+PUBLIC: dict[str, Any] = {**dict(public_objects()), "MetadataStore": MetadataStore, **STORE}
+DOCUMENTED = {
+    name: value
+    for name, value in PUBLIC.items()
+    if not name.startswith(UNFINISHED)
+    if inspect.isclass(value) or inspect.isroutine(value) or isinstance(value, property | staticmethod | classmethod)
+}
+"""Everything that has a docstring of its own: no fields, no members of an enum."""
+
+ENTRY = re.compile(r"(\w+): (\S.*[.])", re.DOTALL)
+
+
+def docstring_of(value: Any) -> str:
+    return inspect.cleandoc(getattr(value, "__doc__", None) or "")
+
+
+def raises_in(docstring: str) -> list[str]:
+    """The entries of the list of errors."""
+    lines = docstring.partition("\nRaises:\n")[2].splitlines()
+    listed = list(takewhile_indented(lines))
+    return [entry for entry in re.split(r"\n(?=\S)", textwrap.dedent("\n".join(listed))) if entry]
+
+
+def takewhile_indented(lines: list[str]) -> list[str]:
+    for at, line in enumerate(lines):
+        if line and not line.startswith(" "):
+            return lines[:at]
+    return lines
+
+
+def names_raised(value: Any) -> set[str]:
+    """The errors that the body of a function raises itself."""
+    function = inspect.unwrap(getattr(value, "__func__", value))
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    raised = (node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc is not None)
+    names = {call.func.id for call in raised if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
+    return {name for name in names if hasattr(errors, name)}
+
+
+def faults_of(name: str, docstring: str, raised: set[str], of_class: str) -> list[str]:
+    """What a docstring lacks."""
+    first, _, rest = docstring.partition("\n")
+    faults = []
+    if not first.endswith((".", ":")) or (rest and not rest.startswith("\n")):
+        faults.append(f"{name} begins with more than one line, or with half a sentence: {first!r}")
+    if re.search(r"\b[Rr]aises?\b[^.:]*:class:", docstring.partition("\nRaises:\n")[0]):
+        faults.append(f"{name} hides its errors in prose")
+    entries = [(entry, ENTRY.fullmatch(entry)) for entry in raises_in(docstring)]
+    faults += [
+        f"{name} lists what is no error with a condition: {entry!r}"
+        for entry, match in entries
+        if match is None or not issubclass(getattr(octavo, match[1], int), octavo.OctavoError)
+    ]
+    listed = {match[1] for _, match in entries if match} | {entry.partition(":")[0] for entry in raises_in(of_class)}
+    faults += [f"{name} raises {error} and does not list it" for error in sorted(raised - listed)]
+    return faults
+
+
+def of_class(name: str) -> str:
+    """The docstring of the class that a member belongs to."""
+    owner, _, member = name.partition(".")
+    return docstring_of(PUBLIC[owner]) if member else ""
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_docstring_has_one_first_line_and_a_list_of_errors(name: str) -> None:
+    value = DOCUMENTED[name]
+    raised = names_raised(value) if inspect.isroutine(value) else set()
+    assert faults_of(name, docstring_of(value), raised, of_class(name)) == []
+
+
+CALLED = [
+    name
+    for name, value in DOCUMENTED.items()
+    if name.partition(".")[0] in USED and inspect.isroutine(value) and INTERNAL not in docstring_of(value)
+]
+
+
+@pytest.mark.parametrize("name", ["connect", *CALLED])
+def test_every_method_that_users_call_is_called_in_an_example(name: str) -> None:
+    method = name.rpartition(".")[2]
+    examples = examples_in(docstring_of(DOCUMENTED[name])) or examples_in(of_class(name))
+    assert method in names_called(examples)
+
+
+def test_the_public_names_are_found() -> None:
+    assert {"connect", "Client", "Client.create_log", "Log.lead", "MetadataStore.lock"} <= set(DOCUMENTED)
+    assert len(CALLED) > 40
+
+
+@pytest.mark.parametrize(
+    ("docstring", "fault"),
+    [
+        ("Adds an entry and\nreturns its id.", "begins with more than one line"),
+        ("Adds an entry", "half a sentence"),
+        ("Adds an entry.\n\nRaises :class:`WouldBlock` when full.", "hides its errors"),
+        ("Adds an entry.\n\nRaises:\n    WouldBlock\n", "no error with a condition"),
+        ("Adds an entry.\n\nRaises:\n    OtherError: When it is full.", "no error with a condition"),
+        ("Adds an entry.\n\nRaises:\n    LedgerClosedError: The ledger is closed.", "raises WouldBlock and does not"),
+    ],
+)
+def test_a_docstring_that_cannot_be_scanned_is_noticed(docstring: str, fault: str) -> None:
+    assert fault in " ".join(faults_of("add", docstring, {"WouldBlock"}, ""))
+
+
+def test_a_docstring_that_can_be_scanned_is_let_through() -> None:
+    docstring = (
+        "Adds an entry.\n\nIt waits.\n\nRaises:\n    WouldBlock: When\n        it is full.\n    LedgerClosedError: Now."
+    )
+    assert faults_of("add", docstring, {"WouldBlock"}, "") == []
