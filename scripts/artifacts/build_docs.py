@@ -99,17 +99,35 @@ class Sources:
         return f"{link['before']}{relative}{link['anchor'] or ''})"
 
 
+GROUPS = {
+    "Connecting": ("connect", "Client"),
+    "Logs": ("Log", "LogWriter", "Cursor", "LogEntry", "Gap", "Retention"),
+    "Ledgers": ("LedgerWriter", "ExplicitIdWriter", "LedgerReader", "Entry", "EntryBatch", "Digest", "Opening"),
+}
+"""Names that stand together on the page about Python; the other classes follow."""
+
+PYTHON_HEAD = """# Python
+
+These are the public names of the package `octavo`; what is not listed here is not promised.
+
+The examples are sessions of `python -m asyncio`, where `await` works at the prompt; a test plays them
+all. `client` is what `octavo.connect(...)` gave, in a cluster of three bookies. In the examples of
+`Log`, `log` is a log with the entries `first`, `second` and `third`; in those of `LogWriter`,
+`writer` leads a new log; `ledger` is the writer of a new ledger, `reader` reads one with the same
+three entries, and `cursor` is a new cursor of such a log.
+"""
+
+
 def python_page() -> str:
     """The public names, each with its docstring."""
     homes: dict[str, str] = octavo._HOMES
-    kinds: dict[str, list[str]] = {"Connecting": [], "Classes": [], "Errors": []}
+    kinds = {title: list(names) for title, names in GROUPS.items()} | {"Others": [], "Errors": []}
+    listed = {name for names in kinds.values() for name in names}
     for name in octavo.__all__:
         value: Any = getattr(octavo, name)
-        if name == "connect":
-            kinds["Connecting"].append(name)
-        elif isinstance(value, type):
-            kinds["Errors" if issubclass(value, Exception) else "Classes"].append(name)
-    text = "# Python\n\nThese are the public names of the package `octavo`; what is not listed here is not promised.\n"
+        if isinstance(value, type) and name not in listed:
+            kinds["Errors" if issubclass(value, Exception) else "Others"].append(name)
+    text = PYTHON_HEAD
     for title, names in kinds.items():
         text += f"\n## {title}\n"
         for name in names:
@@ -167,6 +185,7 @@ def write_configuration() -> Path:
     settings["nav"].append({"Files": [str(path) for path in files]})
     handlers = next(plugin["mkdocstrings"] for plugin in settings["plugins"] if "mkdocstrings" in plugin)["handlers"]
     handlers["python"]["paths"] = [str(BUILD / "wheel")]
+    handlers["python"]["options"]["extensions"] = [str(ROOT / "scripts" / "artifacts" / "docstring_links.py")]
     settings["docs_dir"], settings["site_dir"] = str(SOURCE), str(BUILD / "site")
     path = BUILD / "mkdocs.yml"
     path.write_text(yaml.dump(settings, Dumper=_Dumper, sort_keys=False), encoding="utf-8")

@@ -43,6 +43,16 @@ def test_every_public_name_is_on_the_page_about_python(site: Path) -> None:
     assert "docstring" not in re.sub(r"<[^>]+>", "", page).lower()
 
 
+def test_docstrings_are_markdown_on_the_page_about_python(site: Path) -> None:
+    """Errors are lists with links, examples are code, and roles of Sphinx have become links."""
+    page = (site / "reference" / "python.html").read_text()
+    assert re.findall(r":(?:class|meth|func|attr|data):", page) == []
+    words = re.sub(r"<[^>]+>", "", page)
+    assert "Raises:" in words
+    assert re.search(r"^\s+(Raises|Examples):.*\w", words, re.MULTILINE) is None
+    assert 'href="#octavo.client.log.log.Log.lead"' in page
+
+
 def test_links_within_the_site_lead_somewhere(site: Path) -> None:
     def broken(page: Path) -> list[str]:
         targets = {

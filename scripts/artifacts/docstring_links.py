@@ -1,0 +1,48 @@
+"""Roles in docstrings (``:class:`Log```) become links and code of Markdown, for the page about Python on the site.
+
+A name that is public leads to its place on the page; any other one becomes code.
+"""
+
+import re
+from typing import Any
+
+import griffe
+
+import octavo
+
+INTERNAL = "Used only inside this package"
+
+_ROLE = re.compile(r":(?:class|meth|func|attr|data|mod|exc):`~?([\w.]+)`")
+
+
+def places() -> dict[str, str]:
+    """Every public name, and the place that the page has for it."""
+    return {name: f"{octavo._HOMES.get(name, 'octavo.protocol.errors')}.{name}" for name in octavo.__all__}
+
+
+class DocstringLinks(griffe.Extension):
+    """Rewrites each docstring before it is parsed."""
+
+    def __init__(self) -> None:
+        self._places = places()
+
+    def on_instance(self, *, obj: Any, **_named: Any) -> None:
+        """Called for each module, class, function and attribute that is read."""
+        if obj.docstring is not None:
+            owner = obj if obj.is_class else obj.parent
+            obj.docstring.value = _ROLE.sub(lambda role: self._link(role[1], owner), obj.docstring.value)
+
+    def on_class_members(self, *, cls: Any, **_named: Any) -> None:
+        """Called once all members of a class have been read: those for other modules of Octavo are not for users."""
+        for name, member in list(cls.members.items()):
+            if not member.is_alias and member.docstring is not None and INTERNAL in member.docstring.value:
+                cls.del_member(name)
+
+    def _link(self, target: str, owner: Any) -> str:
+        name, _, member = target.partition(".")
+        if name in self._places:
+            place = self._places[name]
+            return f"[`{target}`][{place}.{member}]" if member else f"[`{target}`][{place}]"
+        if owner is not None and owner.is_class and owner.name in self._places and target in owner.members:
+            return f"[`{target}`][{owner.path}.{target}]"
+        return f"`{target}`"
