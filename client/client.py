@@ -38,8 +38,9 @@ from octavo.client.log.seam.pacing import TakeoverPacing
 from octavo.client.new_ledger import new_metadata
 from octavo.client.options import ClientOptions
 from octavo.client.pending_creations import Creations, delete_created
+from octavo.client.read.opening import open_reader
 from octavo.client.read.range_read import BlameList
-from octavo.client.read.reader import LedgerReader, open_reader
+from octavo.client.read.reader import LedgerReader
 from octavo.client.read.replica_read import ReplicaAnswer, read_replica
 from octavo.client.read.source import LedgerSource
 from octavo.client.recover.ender import Ender

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from octavo.client.arguments import check_flag, check_seconds
 from octavo.client.async_context import Closable
 from octavo.client.options import ClientOptions
-from octavo.client.read.follow import ENTRY_WAIT_SECONDS, LedgerTail
+from octavo.client.read.follow import LedgerTail
 from octavo.client.read.lac import LacAsker
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.plan import Segment, VerdictKind
@@ -574,34 +574,3 @@ def _mean_entry_bytes(metadata: LedgerMetadata) -> float | None:
     first = metadata.fragments[1 if metadata.term else 0]
     count = metadata.last_entry_id + 1 - first.first_entry_id
     return (metadata.length - first.length_before) / count if count else None
-
-
-async def open_reader(
-    ledger: Versioned[LedgerMetadata],
-    secrets: LedgerSecrets,
-    *,
-    source: LedgerSource,
-    pool: ConnectionPool,
-    options: ClientOptions,
-    blame: BlameList,
-    draw: Callable[[], float],
-    entry_wait_seconds: float = ENTRY_WAIT_SECONDS,
-    on_made: Callable[[LedgerReader], None] = lambda _reader: None,
-    on_close: Callable[[LedgerReader], None] = lambda _reader: None,
-) -> LedgerReader:
-    """A reader that knows how far the ledger can be read. Asks no bookie of a closed ledger.
-
-    ``on_made`` is called with the reader before it asks anything, ``on_close`` when it is closed. Raises
-    :class:`QuorumLostError` if no bookie of an open ledger answers; the reader is closed then.
-    """
-    reader = LedgerReader(
-        ledger, secrets, source=source, pool=pool, options=options, blame=blame, draw=draw, on_close=on_close,
-        entry_wait_seconds=entry_wait_seconds,
-    )  # fmt: skip
-    on_made(reader)
-    try:
-        await reader._start()
-    except BaseException:
-        await reader.close()
-        raise
-    return reader

@@ -37,8 +37,8 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from octavo.metadata.encoding import NO_FIELDS
+from octavo.metadata.ledger.checks import WRITER_TOKEN_CHARACTERS_MAX, notes_problem
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_in_range
-from octavo.metadata.ledger.model import WRITER_TOKEN_CHARACTERS_MAX, notes_problem
 from octavo.metadata.ledger.stored import LedgerKind, SettledRange, StoredFragment
 from octavo.metadata.stream.fragment import FIRST_TERM, Fragments, StreamFragment, StreamKey, followed, position_in
 from octavo.metadata.stream.page_reference import PageReference, Pages, check_after_page

@@ -21,8 +21,9 @@ from octavo.metadata.cluster.registration import BookieState
 from octavo.metadata.cluster.repair_states import DOCUMENT as CONDITIONS
 from octavo.metadata.cluster.repair_states import REASON_CHARACTERS_MAX, Condition
 from octavo.metadata.encoding import encode_object
+from octavo.metadata.ledger.checks import CLIENT_NAME_CHARACTERS_MAX, CUSTOM_METADATA_BYTES_MAX
 from octavo.metadata.ledger.debts import FullCopies
-from octavo.metadata.ledger.model import CLIENT_NAME_CHARACTERS_MAX, CUSTOM_METADATA_BYTES_MAX, LedgerState, SyncMode
+from octavo.metadata.ledger.model import LedgerState, SyncMode
 from octavo.metadata.sqlite import database
 from octavo.metadata.sqlite.store import open_sqlite_store
 from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX

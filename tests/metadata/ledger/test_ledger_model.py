@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.metadata import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.encoding import decode_object, encode_object
-from octavo.metadata.ledger.model import CUSTOM_METADATA_BYTES_MAX, SyncMode, decode_ledger, encode_ledger
+from octavo.metadata.ledger.checks import CUSTOM_METADATA_BYTES_MAX
+from octavo.metadata.ledger.model import SyncMode, decode_ledger, encode_ledger
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError, MetadataError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId

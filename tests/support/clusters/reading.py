@@ -11,8 +11,9 @@ from typing import Any, cast
 
 from octavo.client.options import ClientOptions
 from octavo.client.read.follow import ENTRY_WAIT_SECONDS
+from octavo.client.read.opening import open_reader
 from octavo.client.read.range_read import BlameList
-from octavo.client.read.reader import LedgerReader, open_reader
+from octavo.client.read.reader import LedgerReader
 from octavo.client.read.source import LedgerSource
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import (
