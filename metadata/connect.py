@@ -39,15 +39,18 @@ async def open_metadata_store(
     lease_seconds: float = LEASE_SECONDS_DEFAULT,
     rng: random.Random | None = None,
 ) -> MetadataStore:
-    """Open the store that ``uri`` names: ``memory://name``, ``sqlite:///relative/path``, ``sqlite:////absolute/path``,
-    ``zk://host:port,host:port/root``, and ``zk+tls://`` with the parameters ``tls_ca``, ``tls_certificate``,
-    ``tls_key``.
+    """Open the store that ``uri`` names.
 
-    With ``create``, a store that does not exist is created. Without it, a missing store raises
-    :class:`MetadataUnavailableError`, so that a mistyped path does not become an empty cluster. Raises
-    :class:`InvalidArgumentError` for a URI that no driver understands, :class:`MetadataError` for a store of a newer
-    format or a file that is not a store, and in a forked child :class:`ForkedError` for a SQLite file that was open in
-    the parent, and in an event loop of the parent's (rule H1).
+    URIs are ``memory://name``, ``sqlite:///relative/path``, ``sqlite:////absolute/path``,
+    ``zk://host:port,host:port/root``, and ``zk+tls://`` with the parameters ``tls_ca``, ``tls_certificate``,
+    ``tls_key``. With ``create``, a store that does not exist is created.
+
+    Raises:
+        MetadataUnavailableError: There is no such store: a mistyped path does not become an empty cluster.
+        InvalidArgumentError: No driver understands the URI.
+        MetadataError: The store is of a newer format, or the file is not a store.
+        ForkedError: In a forked child, for a SQLite file that was open in the parent, and in an event loop of the
+            parent's (rule H1).
     """
     forks.check_running_loop()
     scheme, separator, _ = uri.partition("://")

@@ -34,9 +34,20 @@ def register(client: Measured, registry: "CollectorRegistry | None" = None) -> C
     """Let prometheus_client expose the metrics of a client: they are read at each scrape.
 
     ``registry``: prometheus_client's own by default. Returns a function that takes the client out again; call it when
-    the client is closed. Two clients of one process need two registries, because their metrics have the same names
-    (``ValueError``). A forked child exposes nothing of its parent's client. Raises ``ModuleNotFoundError`` without the
-    extra ``metrics``.
+    the client is closed. Two clients of one process need two registries, because their metrics have the same names. A
+    forked child exposes nothing of its parent's client.
+
+    Examples:
+        >>> from prometheus_client import CollectorRegistry
+        >>> registry = CollectorRegistry()
+        >>> unregister = octavo.metrics.register(client, registry)
+        >>> registry.get_sample_value("octavo_client_adds_total", {"outcome": "failed"})
+        0
+        >>> unregister()
+
+    Raises:
+        ModuleNotFoundError: The extra ``metrics`` is not installed.
+        ValueError: The registry has the metrics of another client.
     """
     from prometheus_client import REGISTRY  # noqa: PLC0415 - optional
     from prometheus_client.core import (  # noqa: PLC0415 - optional
@@ -88,8 +99,14 @@ def instrument_otel(client: Measured, meter: "Meter") -> None:
 
     Counters and gauges become observable instruments of the same names. OpenTelemetry cannot observe a histogram that
     has been counted elsewhere: of each one the number of durations (``..._count``) and their sum (``..._sum``) are
-    observed, which give rates and means. A forked child observes nothing of its parent's client. Raises
-    ``ModuleNotFoundError`` without the extra ``otel``.
+    observed, which give rates and means. A forked child observes nothing of its parent's client.
+
+    Examples:
+        >>> from opentelemetry.metrics import get_meter
+        >>> octavo.metrics.instrument_otel(client, get_meter("payments"))
+
+    Raises:
+        ModuleNotFoundError: The extra ``otel`` is not installed.
     """
     from opentelemetry.metrics import Observation  # noqa: PLC0415 - optional
 

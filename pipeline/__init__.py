@@ -25,6 +25,14 @@ def register(spark: "SparkSession") -> None:
 
     With a local master, Python workers then run this interpreter unless ``PYSPARK_PYTHON`` names another one. (Spark
     itself would run the first ``python3`` on the path, which is another one if the environment is not activated.)
+
+    Examples:
+        >>> from octavo.pipeline import register
+        >>> register(spark)
+        >>> reader = spark.read.format("octavo").option("metadata", "sqlite:///octavo-data/metadata.db")
+
+    Raises:
+        ModuleNotFoundError: The extra ``spark`` is not installed.
     """
     from octavo.pipeline.datasource import OctavoDataSource  # noqa: PLC0415 - PySpark is loaded only where it is used
 

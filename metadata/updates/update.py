@@ -27,11 +27,11 @@ async def update_ledger(
     """Make ``change``, or find that it has been made; returns what is then stored.
 
     ``known`` is what the caller believes to be stored. It saves a read and may be out of date. ``writer_token`` is
-    written with the change.
+    written with the change. The error with which the change refuses is raised as well.
 
-    Raises the error with which the change refuses, :class:`NoSuchLedgerError` when the ledger has been deleted, and
-    :class:`MetadataUnavailableError` when the store did not answer. In the last case the change may have been made;
-    calling again settles it.
+    Raises:
+        NoSuchLedgerError: The ledger has been deleted.
+        MetadataUnavailableError: The store did not answer. The change may have been made; calling again settles it.
     """
 
     async def write(decision: Write[LedgerMetadata], expected: Version) -> Versioned[LedgerMetadata]:
@@ -55,8 +55,14 @@ async def update_stream(
     writer_token: str,
     known: "Versioned[StreamMetadata] | None" = None,
 ) -> "Versioned[StreamMetadata]":
-    """As :func:`update_ledger`, for a stream (rules T1, T2, T5 and T8 to T11). Where the change finds no room in the
-    tail, the oldest fragments are paged out first (rule U3)."""
+    """As :func:`update_ledger`, for a stream (rules T1, T2, T5 and T8 to T11).
+
+    Where the change finds no room in the tail, the oldest fragments are paged out first (rule U3).
+
+    Raises:
+        NoSuchLedgerError: The stream has been deleted.
+        MetadataUnavailableError: The store did not answer. The change may have been made; calling again settles it.
+    """
     from octavo.metadata.stream.changes import PageFirst  # noqa: PLC0415 - most clients meet no stream
 
     def decide(current: "StreamMetadata") -> "_Step | Settled | Refuse":

@@ -106,6 +106,12 @@ GROUPS = {
 }
 """Names that stand together on the page about Python; the other classes follow."""
 
+FUNCTIONS = {
+    "Metrics": ("octavo.metrics.export.register", "octavo.metrics.export.instrument_otel"),
+    "Spark": ("octavo.pipeline.register",),
+}
+"""Functions of public modules, which close the page."""
+
 PYTHON_HEAD = """# Python
 
 These are the public names of the package `octavo`; what is not listed here is not promised.
@@ -133,6 +139,9 @@ def python_page() -> str:
         for name in names:
             home = homes.get(name, "octavo.protocol.errors")
             text += f"\n::: {home}.{name}\n    options:\n      heading_level: 3\n"
+    for title, functions in FUNCTIONS.items():
+        text += f"\n## {title}\n"
+        text += "".join(f"\n::: {function}\n    options:\n      heading_level: 3\n" for function in functions)
     return text
 
 

@@ -13,6 +13,7 @@ from support.clusters.log_cluster import QUICK
 from support.docstring_examples import examples_in, play, public_objects
 
 import octavo
+from octavo import metrics
 
 URI = "sqlite:///octavo-data/metadata.db"
 """What examples connect to."""
@@ -24,9 +25,10 @@ STORE = {
     for name, value in {"": MetadataStore, **vars(MetadataStore)}.items()
     if not name.startswith("_")
 }
+METRICS = {"register": metrics.register, "instrument_otel": metrics.instrument_otel}
 EXAMPLES = {
     name: found
-    for name, value in [*public_objects(), *STORE.items()]
+    for name, value in [*public_objects(), *STORE.items(), *METRICS.items()]
     if (found := examples_in(getattr(value, "__doc__", None) or ""))
 }
 
