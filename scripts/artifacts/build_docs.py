@@ -106,6 +106,9 @@ GROUPS = {
 }
 """Names that stand together on the page about Python; the other classes follow."""
 
+MADE_BY_OTHERS = {"Client", "Log", "LogWriter", "Cursor", "LedgerWriter", "ExplicitIdWriter", "LedgerReader", "Opening"}
+"""Classes that users do not make themselves: their arguments are not shown."""
+
 FUNCTIONS = {
     "Metrics": ("octavo.metrics.export.register", "octavo.metrics.export.instrument_otel"),
     "Spark": ("octavo.pipeline.register",),
@@ -139,6 +142,8 @@ def python_page() -> str:
         for name in names:
             home = homes.get(name, "octavo.protocol.errors")
             text += f"\n::: {home}.{name}\n    options:\n      heading_level: 3\n"
+            if name in MADE_BY_OTHERS:
+                text += "      merge_init_into_class: false\n"
     for title, functions in FUNCTIONS.items():
         text += f"\n## {title}\n"
         text += "".join(f"\n::: {function}\n    options:\n      heading_level: 3\n" for function in functions)

@@ -20,17 +20,28 @@ def places() -> dict[str, str]:
     return {name: f"{octavo._HOMES.get(name, 'octavo.protocol.errors')}.{name}" for name in octavo.__all__}
 
 
+def has_place(member: Any) -> bool:
+    """Whether the page shows a member: those without a docstring are left out."""
+    return member is not None and not member.is_alias and member.docstring is not None
+
+
 class DocstringLinks(griffe.Extension):
     """Rewrites each docstring before it is parsed."""
 
     def __init__(self) -> None:
         self._places = places()
 
-    def on_instance(self, *, obj: Any, **_named: Any) -> None:
-        """Called for each module, class, function and attribute that is read."""
+    def on_package(self, *, pkg: Any, **_named: Any) -> None:
+        """Called once a package has been read."""
+        self._rewrite(pkg)
+
+    def _rewrite(self, obj: Any) -> None:
         if obj.docstring is not None:
             owner = obj if obj.is_class else obj.parent
             obj.docstring.value = _ROLE.sub(lambda role: self._link(role[1], owner), obj.docstring.value)
+        for member in obj.members.values():
+            if not member.is_alias:
+                self._rewrite(member)
 
     def on_class_members(self, *, cls: Any, **_named: Any) -> None:
         """Called once all members of a class have been read: those for other modules of Octavo are not for users."""
@@ -43,6 +54,6 @@ class DocstringLinks(griffe.Extension):
         if name in self._places:
             place = self._places[name]
             return f"[`{target}`][{place}.{member}]" if member else f"[`{target}`][{place}]"
-        if owner is not None and owner.is_class and owner.name in self._places and target in owner.members:
+        if owner is not None and owner.is_class and owner.name in self._places and has_place(owner.members.get(target)):
             return f"[`{target}`][{owner.path}.{target}]"
         return f"`{target}`"
