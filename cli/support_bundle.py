@@ -162,7 +162,7 @@ async def _doctor(session: Session) -> list[dict[str, str]]:
 
 
 async def _ledger_counts(session: Session) -> dict[str, Any]:
-    from octavo.metadata.ledger.stored import LedgerKind
+    from octavo.metadata.ledger.stored import StoredKind
 
     states: Counter[str] = Counter()
     fragments = 0
@@ -173,7 +173,7 @@ async def _ledger_counts(session: Session) -> dict[str, Any]:
             except OctavoError:
                 states["unreadable"] += 1
                 continue
-            kind = "" if metadata.kind is LedgerKind.LEDGER else "stream "
+            kind = "" if metadata.kind is StoredKind.LEDGER else "stream "
             states[kind + metadata.state.value] += 1
             fragments += len(metadata.fragments) + sum(page.fragments for page in metadata.pages)
     return {"ledgers": dict(states), "fragments": fragments}

@@ -44,7 +44,7 @@ from octavo.metadata.encoding import (
 )
 from octavo.metadata.ledger.checks import notes_problem, quorum_problem
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_from, debt_in_range, stored_debt
-from octavo.metadata.ledger.stored import LedgerKind, SettledRange, StoredFragment
+from octavo.metadata.ledger.stored import SettledRange, StoredFragment, StoredKind
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
@@ -244,9 +244,9 @@ class LedgerMetadata:
     # --- what every ledger answers alike, and streams do not ------------------------------------------------------
 
     @property
-    def kind(self) -> LedgerKind:
+    def kind(self) -> StoredKind:
         """A ledger."""
-        return LedgerKind.LEDGER
+        return StoredKind.LEDGER
 
     @property
     def next_term(self) -> None:

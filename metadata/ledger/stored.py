@@ -22,7 +22,7 @@ from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
 
 
-class LedgerKind(enum.Enum):
+class StoredKind(enum.Enum):
     """The two kinds, by the names that people and programs read."""
 
     LEDGER = "ledger"
@@ -92,7 +92,7 @@ class StoredLedger(Protocol):
     # --- what it is ----------------------------------------------------------------------------------------------
 
     @property
-    def kind(self) -> LedgerKind:
+    def kind(self) -> StoredKind:
         """For names and messages. What follows from it has a question of its own here."""
 
     @property

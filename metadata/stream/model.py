@@ -39,7 +39,7 @@ from typing import Any, Self
 from octavo.metadata.encoding import NO_FIELDS
 from octavo.metadata.ledger.checks import WRITER_TOKEN_CHARACTERS_MAX, notes_problem
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_in_range
-from octavo.metadata.ledger.stored import LedgerKind, SettledRange, StoredFragment
+from octavo.metadata.ledger.stored import SettledRange, StoredFragment, StoredKind
 from octavo.metadata.stream.fragment import FIRST_TERM, Fragments, StreamFragment, StreamKey, followed, position_in
 from octavo.metadata.stream.page_reference import PageReference, Pages, check_after_page
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
@@ -176,9 +176,9 @@ class StreamMetadata:
         return self.state is StreamState.CLOSED
 
     @property
-    def kind(self) -> LedgerKind:
+    def kind(self) -> StoredKind:
         """A stream."""
-        return LedgerKind.STREAM
+        return StoredKind.STREAM
 
     @property
     def written_part(self) -> object:

@@ -2,7 +2,7 @@
 
 from contextlib import aclosing
 
-from octavo.metadata.ledger.stored import LedgerKind
+from octavo.metadata.ledger.stored import StoredKind
 from octavo.pipeline import FORMAT_NAME, register
 from octavo.pipeline.base.bridge import LoopThread
 from octavo.pipeline.base.cluster import connected, either_of_each, existing_ledgers
@@ -63,7 +63,7 @@ async def _count_streams(cluster: ClusterOptions, selection: Selection) -> int:
         streams = 0
         async with aclosing(either_of_each(client, ids)) as found:
             async for metadata in found:
-                is_stream = metadata.kind is LedgerKind.STREAM
+                is_stream = metadata.kind is StoredKind.STREAM
                 streams += is_stream and selection.matches(metadata.ledger_id, metadata.custom_metadata)
         return streams
 

@@ -30,7 +30,7 @@ from typing import Final
 from octavo.client.choose.placement import Chance, place_replacements
 from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.cluster.repair_states import Condition, RepairStates
-from octavo.metadata.ledger.stored import LedgerKind, SettledRange, StoredLedger
+from octavo.metadata.ledger.stored import SettledRange, StoredKind, StoredLedger
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.base.settled import ranges_of_member
@@ -145,8 +145,8 @@ def _leaving_members(metadata: StoredLedger, states: RepairStates) -> list[Booki
 
 
 _REPLACED_OTHERWISE: Final = {
-    LedgerKind.LEDGER: "the ledger is recovered",
-    LedgerKind.STREAM: "the next takeover chooses others",
+    StoredKind.LEDGER: "the ledger is recovered",
+    StoredKind.STREAM: "the next takeover chooses others",
 }
 """What ends the membership of a bookie in the last fragment when its writer does not."""
 

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 import structlog
-from octavo.metadata.ledger.stored import LedgerKind
+from octavo.metadata.ledger.stored import StoredKind
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version
 from octavo.protocol.errors import (
@@ -51,9 +51,9 @@ PAUSE_SECONDS: Final = 1.0
 
 
 _REASONS: Final = {
-    LedgerKind.LEDGER: "{bookie} is in doubt and in the last fragment of a ledger that is {state}: the doubt ends when "
+    StoredKind.LEDGER: "{bookie} is in doubt and in the last fragment of a ledger that is {state}: the doubt ends when "
     "the ledger is closed or the bookie is replaced in it",
-    LedgerKind.STREAM: "{bookie} is in doubt about the current term of a stream that is {state}: the doubt ends with "
+    StoredKind.STREAM: "{bookie} is in doubt about the current term of a stream that is {state}: the doubt ends with "
     "that term",
 }
 """Why a bookie that holds all that it should stays in doubt."""

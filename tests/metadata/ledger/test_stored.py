@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from octavo.metadata.ledger.stored import LedgerKind, StoredLedger
+from octavo.metadata.ledger.stored import StoredKind, StoredLedger
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.places import place
@@ -60,7 +60,7 @@ def test_settled_ranges_are_those_of_the_fragments_that_have_an_end(case: str) -
 
 def test_a_ledger_has_one_writer_one_part_and_one_key() -> None:
     for ledger in (LEDGER, CLOSED):
-        assert ledger.kind is LedgerKind.LEDGER
+        assert ledger.kind is StoredKind.LEDGER
         assert (ledger.next_term, ledger.start_place, ledger.pages) == (None, 0, ())
         assert ledger.tail is ledger.restored(9) is ledger
         assert ledger.keys == (ledger,)
@@ -75,7 +75,7 @@ def test_a_stream_at_rest_has_an_end_and_is_not_closed() -> None:
         (False, False), (False, False), (True, False), (True, True),
     ]  # fmt: skip
     assert {one.next_term for one in (STREAM, RESTING, closed)} == {4}
-    assert STREAM.kind is LedgerKind.STREAM
+    assert STREAM.kind is StoredKind.STREAM
 
 
 def test_of_a_stream_only_lacs_of_the_current_term_count() -> None:
