@@ -47,10 +47,10 @@ from octavo.client.recover.ender import Ender
 from octavo.client.same_loop import check_loop
 from octavo.client.terms.streams import Streams
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.copies.writer import writer_kind
+from octavo.client.write.core import Core, WriterTools, created_at_ms
 from octavo.client.write.explicit_writer import ExplicitIdWriter
-from octavo.client.write.segment_writer import SegmentWriter
-from octavo.client.write.writer import LedgerWriter, WriterTools
+from octavo.client.write.kinds.ledgers import ledger_core, write_ledger
+from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.clocks.boot_time import BootClock, boot_clock_of
 from octavo.metadata.ledger.model import LOG_KEY, LedgerMetadata
 from octavo.metadata.own_tasks import result_of
@@ -132,7 +132,7 @@ class Client(LogFace, Closable):
             open=lambda ledger_id, password, recover: self._open(ledger_id, password, None, recover=recover),
             streams=Streams(
                 self._writer_tools, self._ender.taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
-                wall_clock=self._wall_clock, on_segment=self._departures.tell,
+                wall_clock=self._wall_clock, on_core=self._departures.tell,
             ), boot_clock=boot_clock or boot_clock_of(loop, self._rng), counts=self._pool.counts,
         )  # fmt: skip
         self._logs = Logs(access, self._rng.randbytes, warns_if_unclosed=lambda: self._warns_if_unclosed)
@@ -337,7 +337,7 @@ class Client(LogFace, Closable):
         await delete_by_id(self._store, LedgerId(ledger_id))
         writer = self._writers.get(LedgerId(ledger_id))
         if writer is not None:
-            writer._on_ledger_deleted()
+            writer._core.on_deleted()
 
     async def list_ledgers(self) -> AsyncIterator[LedgerId]:
         """Iterate over the ids of all ledgers, in ascending order and bounded memory.
@@ -449,7 +449,7 @@ class Client(LogFace, Closable):
                     group.create_task(attempt(reader.close()))
         finally:
             for writer in list(self._writers.values()):
-                await writer._abandon()  # not closed, because copies are missing that it requires (rule G4)
+                await writer._core.leave()  # not closed, because copies are missing that it requires (rule G4)
             await self._departures.close()
             await attempt(self._pool.close())
             await attempt(self._store.close())
@@ -480,27 +480,21 @@ class Client(LogFace, Closable):
         self._writers[writer.id] = writer
         return writer
 
-    async def _create_segment(self, segment: NewSegment) -> SegmentWriter:
-        def make_writer(ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> SegmentWriter:
-            writer = SegmentWriter(
-                ledger,
-                secrets,
-                self._writer_tools,
-                on_failure=segment.on_failure,
-                on_acknowledged=segment.on_acknowledged,
-                sealed_at_ms_min=segment.sealed_at_ms_min,
-            )
-            self._departures.tell(writer)
-            return writer
+    async def _create_segment(self, segment: NewSegment) -> Core:
+        def make_core(ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> Core:
+            core = ledger_core(ledger, secrets, self._writer_tools, segment.front)
+            core.seal_not_before(max(segment.sealed_at_ms_min, created_at_ms(ledger.value)))
+            self._departures.tell(core)
+            return core
 
         # Not among this client's own writers: the log's writer closes its segments.
         self._check_open()
         custom = {LOG_KEY: segment.log_name.encode()}
         return await self._create_as(
-            segment.ledger_id, segment.quorums, segment.protection, custom_metadata=custom, make_writer=make_writer
+            segment.ledger_id, segment.quorums, segment.protection, custom_metadata=custom, make_writer=make_core
         )
 
-    async def _create_as[W: (LedgerWriter, ExplicitIdWriter, SegmentWriter)](
+    async def _create_as[W: (LedgerWriter, ExplicitIdWriter, Core)](
         self,
         ledger_id: LedgerId,
         quorums: Quorums,
@@ -531,14 +525,14 @@ class Client(LogFace, Closable):
         *,
         on_failure: Callable[[OctavoError], object] | None = None,
     ) -> LedgerWriter:
-        writer = writer_kind(ledger.value)(
+        writer = write_ledger(
             ledger,
             secrets,
             self._writer_tools,
             on_close=self._on_writer_closed,
             on_failure=on_failure,
         )
-        self._departures.tell(writer)
+        self._departures.tell(writer._core)
         return writer
 
     def _token(self) -> str:

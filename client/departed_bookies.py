@@ -13,7 +13,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from octavo.client.supervisor import Supervisor
-from octavo.client.write.writer import LedgerWriter
+from octavo.client.write.core import Core
 from octavo.metadata.cluster.repair_states import DOCUMENT, decode_states
 from octavo.metadata.store.follow import follow
 from octavo.metadata.store.store import MetadataStore
@@ -40,13 +40,13 @@ class Departures:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._supervisor = Supervisor("octavo departures", self._failed)
-        self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
+        self._writers: WeakValueDictionary[LedgerId, Core] = WeakValueDictionary()
         self._watching = False
         self._changed = asyncio.Event()
         self.departed: frozenset[BookieId] = frozenset()
         """Bookies on which nothing new is to be placed."""
 
-    def tell(self, writer: LedgerWriter) -> None:
+    def tell(self, writer: Core) -> None:
         """Tell this writer from now on, as long as it exists."""
         self._writers[writer.id] = writer
         if not self._watching:
@@ -83,7 +83,7 @@ class Departures:
                 writer = self._writers.get(ledger_id)
                 if writer is None or concerned.isdisjoint(writer.metadata.last_fragment.bookies):
                     continue
-                writer._replace_departed(departed)
+                writer.replace_departed(departed)
                 del writer
                 await asyncio.sleep(1 / LEDGERS_PER_SECOND)
             before = departed

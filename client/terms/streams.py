@@ -7,9 +7,9 @@ from datetime import datetime
 from octavo.client.arguments import Protection
 from octavo.client.choose.term_ensembles import Ensembles
 from octavo.client.recover.stream_taker import StreamTaker
-from octavo.client.terms.term_segment import TermSegment, segment_kind
+from octavo.client.terms.term import Term
 from octavo.client.terms.term_writer import TermWriter
-from octavo.client.write.writer import WriterTools
+from octavo.client.write.core import Core, CoreFront, WriterTools, created_at_ms
 from octavo.metadata.ledger.debts import FullCopies
 from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.stream.model import FIRST_TERM, StreamFragment, StreamKey, StreamMetadata, StreamState
@@ -18,7 +18,6 @@ from octavo.protocol.errors import (
     LedgerKindError,
     MetadataUnavailableError,
     NoSuchLedgerError,
-    OctavoError,
     UnauthorizedError,
 )
 from octavo.protocol.ids import EntryId, LedgerId
@@ -36,12 +35,8 @@ class NewTermSegment:
     """Of a leader that takes over from itself: the time that it has sealed last (rule P10)."""
     first_position_min: Callable[[], Awaitable[int]] | None
     """Asks below which position the term does not begin (rule P7); None: any."""
-    on_acknowledged: Callable[[int], None]
-    """Told the last place each time more is acknowledged."""
-    on_full: Callable[[int, int], None]
-    """Told how many further entries, of how many payload bytes, have all of their copies; only of a stream that
-    requires them (rule G2)."""
-    on_failure: Callable[[OctavoError], None]
+    front: CoreFront
+    """What is told of its entries."""
     on_term: Callable[[Versioned[StreamMetadata]], object]
     """Told of each term that a renewal opens."""
     check: Callable[[], None] = lambda: None
@@ -60,12 +55,12 @@ class Streams:
         token: Callable[[], str],
         salt: Callable[[], bytes],
         wall_clock: Callable[[], datetime],
-        on_segment: Callable[[TermSegment], object] = lambda _segment: None,
+        on_core: Callable[[Core], object] = lambda _core: None,
     ) -> None:
-        """``on_segment`` is told of every writer that a log gets."""
+        """``on_core`` is told of the core of every term that a log gets."""
         self._tools = tools
         self._taker = taker
-        self._on_segment = on_segment
+        self._on_core = on_core
         self._token = token
         self._salt = salt
         self._wall_clock = wall_clock
@@ -174,7 +169,7 @@ class Streams:
         segment: NewTermSegment,
         *,
         from_itself: bool = False,
-    ) -> TermSegment:
+    ) -> Term:
         """Take over the stream of a log. ``from_itself``: as in :meth:`StreamTaker.take_over`; raises as that."""
         opened = await self._taker.take_over(
             stream,
@@ -185,19 +180,19 @@ class Streams:
             first_position_min=segment.first_position_min,
             check=segment.check,
         )
-        writer = segment_kind(opened.value)(
+        value = opened.value
+        term = Term(
             opened,
             secrets,
             self._tools,
+            segment.front,
             token=segment.token,
-            on_acknowledged=segment.on_acknowledged,
-            on_full=segment.on_full,
-            on_failure=segment.on_failure,
+            full_copies=value.full_copies,
             on_term=segment.on_term,
-            sealed_at_ms_min=opened.value.last_fragment.opened_at_ms,
         )
-        self._on_segment(writer)
-        return writer
+        term.core.seal_not_before(max(value.last_fragment.opened_at_ms, created_at_ms(term.core.metadata)))
+        self._on_core(term.core)
+        return term
 
     async def lay_to_rest(self, stream: Versioned[StreamMetadata], secrets: LedgerSecrets) -> None:
         """Give the term in these metadata its end, and open no other one. Raises as :meth:`StreamTaker.lay_to_rest`."""

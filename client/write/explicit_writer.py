@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from octavo.client.async_context import Closable
 from octavo.client.options import ClientOptions
 from octavo.client.same_loop import check_loop
+from octavo.client.write.core import Core
 from octavo.client.write.front.adds import Payload, checked_payload, reject
 from octavo.client.write.front.held_adds import AlreadyAddedError, Held, HeldAdds, TooFarAheadError
 from octavo.client.write.writer import LedgerWriter
@@ -86,13 +87,10 @@ class ExplicitIdWriter(Closable):
         inner = repr(self._writer).removeprefix("<LedgerWriter").removesuffix(">")
         return f"<ExplicitIdWriter{inner}, first missing entry {self.first_missing}>"
 
-    def _on_ledger_deleted(self) -> None:
-        """Fail the writer, because this client has deleted the ledger. Used only inside this package."""
-        self._writer._on_ledger_deleted()
-
-    async def _abandon(self) -> None:
-        """As :meth:`LedgerWriter._abandon`. Used only inside this package."""
-        await self._writer._abandon()
+    @property
+    def _core(self) -> Core:
+        """Used only inside this package."""
+        return self._writer._core
 
     # --- adding -----------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ while the connection takes nothing (it is down, or over its bounds; its listener
 ``resend_delay_seconds`` after the bookie refused an add or did not answer it in time. A slot that is held costs
 nothing; afterwards the pipeline decides what to send.
 
-:mod:`octavo.client.write.ensemble_changes` decides which bookies are replaced, and when. This module finds the spares,
-tries to reach them (a registered bookie may be dead: rule M2) and changes the metadata, one change after another.
+:mod:`octavo.client.write.ensemble_changes` decides which bookies are replaced, and when. This module asks for spares
+(:mod:`octavo.client.write.spares`) and changes the metadata, one change after another.
 Bookies that were replaced, and spares that could not be reached, are put into quarantine: this client does not choose
 them for a while.
 
@@ -27,11 +27,13 @@ from octavo.client.counts import ClientCounts, reason_of
 from octavo.client.options import ClientOptions
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.wire.terms_known import about_terms, for_term, lacks_terms
+from octavo.client.wire.terms_known import for_term
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, FindSpares, Phase
 from octavo.client.write.front.adds import fenced, internal_error
-from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Full, Pipeline, Send, SendForce
+from octavo.client.write.part import Address, Part
+from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline, Send
+from octavo.client.write.spares import Spares
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metrics.clock import precise_seconds
 from octavo.protocol.errors import (
@@ -43,7 +45,6 @@ from octavo.protocol.errors import (
     LedgerFencedError,
     MetadataUnavailableError,
     NoSuchLedgerError,
-    NotEnoughBookiesError,
     OctavoError,
     QuorumLostError,
     TermOverError,
@@ -51,7 +52,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Add, Added, AddFlag, WriteLac
-from octavo.protocol.quorums import Quorums, quorums_of
+from octavo.protocol.quorums import quorums_of
 
 log = logging.getLogger("octavo.client")
 
@@ -62,14 +63,8 @@ _BUSY: Final = (BookieUnavailableError, BookieOverloadedError)
 """Answers that are no reason to replace the bookie: after the first the connection's listener reports what follows, and
 the second passes."""
 
-NO_ANSWER: Final = "no answer yet"
-NOTHING_LACKING: Final = "has confirmed everything"
-
 _METADATA_GRACE: Final = 0.1
 """Share of the quorum timeout by which it is postponed, once, while the metadata store is being asked."""
-
-_SPARE_TIMEOUT_SECONDS: Final = 2.0
-"""Time to reach a spare bookie before another one is tried."""
 
 
 def metadata_did_not_answer(asked_at: float | None, phase: Phase, grace_started_at: float) -> bool:
@@ -88,7 +83,7 @@ class Replication:
     ``on_acknowledged(first, last, payload_bytes)`` in order; ``on_failure(error)`` when the writer cannot go on. The
     replication goes on until :meth:`stop`. ``commit`` writes a new last fragment into the metadata and returns whether
     it is there; ``start`` runs a coroutine that ends with the writer. A recovery writes back with ``flags`` of its
-    own, from ``first_entry_id`` on, with the ``length`` before that entry.
+    own, from ``first_entry_id`` on, with the ``length`` before that entry. ``part``: what the kind of ledger adds.
     """
 
     def __init__(
@@ -106,106 +101,106 @@ class Replication:
         first_entry_id: int = 0,
         length: int = 0,
         flags: AddFlag = AddFlag.NONE,
+        part: Part | None = None,
     ) -> None:
-        self._flags = flags = flags | AddFlag.PRIVATE if metadata.private else flags
+        flags |= AddFlag.PRIVATE if metadata.private else AddFlag.NONE
+        flags |= AddFlag.NONE if part is None else part.flags
+        self._part = part
         self._ledger_id = metadata.ledger_id
-        self._ledger_key = ledger_key
         self._term = metadata.term
-        self._options = options
+        self.address = Address(metadata.ledger_id, ledger_key, flags, metadata.term)
+        self.options = options
         self._on_acknowledged = on_acknowledged
-        self._on_failure = on_failure
-        self._loop = asyncio.get_running_loop()
-        self._next_request_id = pool.next_request_id
-        self._pool = pool
-        self._placer = placer
+        self.fail = on_failure
+        self.loop = asyncio.get_running_loop()
+        self.next_request_id = pool.next_request_id
+        self.pool = pool
         self._commit = commit
         self._start = start
         ensemble = metadata.last_fragment.bookies
         self._quorums = quorums = quorums_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._members = quorums.ensemble_size
         self._shared_body = not quorums.striped
-        self.pipeline = self._make_pipeline(quorums, first_entry_id, length)
-        self._changes = self._make_changes(
-            self.pipeline,
-            quorums,
-            ensemble,
-            now=self._loop.time(),
-            loss_seconds=options.bookie_loss_seconds,
-            delay_seconds=options.ensemble_change_delay_seconds,
-            retry_seconds=options.resend_delay_seconds,
-        )
+        times = {
+            "now": self.loop.time(),
+            "loss_seconds": options.bookie_loss_seconds,
+            "delay_seconds": options.ensemble_change_delay_seconds,
+            "retry_seconds": options.resend_delay_seconds,
+        }
+        if part is None:
+            self.pipeline = Pipeline(
+                quorums, retained_bytes_max=options.retained_bytes_max, first_entry_id=first_entry_id, length=length
+            )
+            self._changes = EnsembleChanges(self.pipeline, quorums, ensemble, **times)
+        else:
+            self.pipeline = part.begin(self, quorums, first_entry_id, length)
+            self._changes = part.changes(quorums, ensemble, **times)
         self._change_timer: asyncio.TimerHandle | None = None
         self._change_settled: asyncio.Future[bool] | None = None
-        self._no_spare: OctavoError | None = None
-        self._asked_metadata_at: float | None = None
-        """When the metadata store was asked for a spare, in the loop's seconds; None: no answer is awaited."""
+        self._spares = Spares(pool, placer, quorums, needs_terms=bool(metadata.term))
         self._grace_since: float | None = None
         """Push time of the oldest add for which the deadline was postponed; None: it never was."""
         self._grace_started_at = 0.0
         """When the deadline was postponed last, in the loop's seconds."""
-        self._refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
+        self.refusals: list[OctavoError | None] = [None] * quorums.ensemble_size
         self._pauses: list[asyncio.TimerHandle | None] = [None] * quorums.ensemble_size
         self._quorum_timer: asyncio.TimerHandle | None = None
         self._explicit_lac = b""
         self._lac_unsent = 0
         """Mask of the slots that have not been sent the explicit LAC."""
-        self._stopped = False
+        self.stopped = False
         self._counts = pool.counts if not flags & AddFlag.RECOVERY else None
         """The counts of the client; None for write-backs, which are no adds of an application."""
         self._sent: deque[tuple[int, float]] = deque()
         """Of each frame that is not acknowledged as a whole: its last id, and when it was pushed."""
-        self._connections = [for_term(pool.get(bookie_id), self._term) for bookie_id in ensemble]
+        self.connections = [for_term(pool.get(bookie_id), self._term) for bookie_id in ensemble]
         self._remove_listeners = [self._listen(position) for position in range(quorums.ensemble_size)]
         for position in range(quorums.ensemble_size):
             self._make_ready(position)
 
-    def _make_pipeline(self, quorums: Quorums, first_entry_id: int, length: int) -> Pipeline:
-        return Pipeline(
-            quorums, retained_bytes_max=self._options.retained_bytes_max, first_entry_id=first_entry_id, length=length
-        )
-
-    def _make_changes(self, *arguments: Any, **keywords: Any) -> EnsembleChanges:
-        return EnsembleChanges(*arguments, **keywords)
-
     def _listen(self, position: int) -> Callable[[], None]:
-        listener = partial(self._guarded, self._connection_changed, position)
-        return self._pool.get(self._connections[position].bookie_id).add_state_listener(listener)
+        listener = partial(self.guarded, self._connection_changed, position)
+        return self.pool.get(self.connections[position].bookie_id).add_state_listener(listener)
 
-    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+    def guarded(self, step: Callable[..., None], *arguments: Any) -> None:
         """Perform a step that the event loop calls. If it breaks an invariant, nothing may be acknowledged any more."""
         try:
             step(*arguments)
         except Exception as error:
-            self._on_failure(internal_error(self._ledger_id, error))
+            self.fail(internal_error(self._ledger_id, error))
             raise
 
     def push(self, entries: Sequence[bytes], *, sealed_bytes: int, length_after: int) -> None:
         """Send the sealed entries of one frame to the bookies."""
-        now = self._loop.time()
+        now = self.loop.time()
         self._lac_unsent = 0  # every entry carries a LAC that is at least as high
         if self._quorum_timer is None:
-            self._arm_quorum_timer(now + self._options.add_quorum_timeout_seconds)
+            self._arm_quorum_timer(now + self.options.add_quorum_timeout_seconds)
         effects = self.pipeline.push(entries, sealed_bytes=sealed_bytes, length_after=length_after, now=now)
         if self._counts is not None:
             self._counts.adds_pending += len(entries)
             self._sent.append((self.pipeline.next_entry_id - 1, precise_seconds()))
-        self._perform(effects)
+        self.perform(effects)
         if self._changes.troubled_since and self._change_timer is None:
             self._consider_change()
+        if self._part is not None:
+            self._part.pushed()
 
     def write_lac(self, sealed: bytes) -> None:
         """Send an explicit LAC to every bookie, now or when it can be reached again, unless an entry is pushed before
         that. Losing it is harmless (rule W2), but a follower may depend on this very bookie."""
         self._explicit_lac = sealed
-        self._lac_unsent = (1 << len(self._connections)) - 1
-        for position in range(len(self._connections)):
+        self._lac_unsent = (1 << len(self.connections)) - 1
+        for position in range(len(self.connections)):
             self._send_lac(position)
 
     def _send_lac(self, position: int) -> None:
-        request_id, sealed = self._next_request_id(), self._explicit_lac
-        body = WriteLac(self._ledger_id, self._ledger_key, self._term, sealed).encode(request_id)
+        request_id, sealed = self.next_request_id(), self._explicit_lac
+        ledger_id, ledger_key, _, term = self.address
+        body = WriteLac(ledger_id, ledger_key, term, sealed).encode(request_id)
         on_outcome = partial(self._lac_outcome, position, sealed)
-        timeout = self._options.request_timeout_seconds
-        if self._connections[position].send(body, request_id, on_outcome, timeout_seconds=timeout):
+        timeout = self.options.request_timeout_seconds
+        if self.connections[position].send(body, request_id, on_outcome, timeout_seconds=timeout):
             self._lac_unsent &= ~(1 << position)
 
     def _lac_outcome(self, position: int, sealed: bytes, outcome: Outcome) -> None:
@@ -215,31 +210,33 @@ class Replication:
     def describe(self) -> str:
         """Each bookie of the ensemble and its last answer, for an error message."""
         return "; ".join(
-            f"bookie {connection.bookie_id}: {self._answer(position)}"
-            for position, connection in enumerate(self._connections)
+            f"bookie {connection.bookie_id}: {self.answer(position)}"
+            for position, connection in enumerate(self.connections)
         )
 
     def stop(self) -> None:
         """Acknowledge and send nothing from now on."""
-        if not self._stopped and self._counts is not None:
+        if not self.stopped and self._counts is not None:
             self._counts.adds_pending -= self.pipeline.unacknowledged
             self._counts.adds_failed += self.pipeline.unacknowledged
-        self._stopped = True
+        self.stopped = True
         self.pipeline.stop()
         self._lac_unsent = 0
         for timer in (self._quorum_timer, self._change_timer):
             if timer is not None:
                 timer.cancel()
         self._quorum_timer = self._change_timer = None
-        for position in range(len(self._connections)):
+        for position in range(len(self.connections)):
             self._end_pause(position)
+        if self._part is not None:
+            self._part.stop()
 
     def replace_departed(self, departed: Collection[BookieId]) -> None:
         """Replace these bookies, even if no add waits for them; and leave in place those that are not among them any
         more (rule O2)."""
-        if self._stopped:
+        if self.stopped:
             return
-        now = self._loop.time()
+        now = self.loop.time()
         for position, bookie_id in enumerate(self._changes.ensemble):
             if bookie_id in departed:
                 self._changes.on_departed(position, now)
@@ -256,7 +253,7 @@ class Replication:
     def is_refused_for_doubt(self) -> bool:
         """Whether a bookie refuses this writer's adds because it lost a disk during the term, or before it (rule
         T12)."""
-        return any(isinstance(refusal, BookieInDoubtError) for refusal in self._refusals)
+        return any(isinstance(refusal, BookieInDoubtError) for refusal in self.refusals)
 
     def close(self) -> None:
         """Stop, and stop listening to the connections."""
@@ -267,33 +264,37 @@ class Replication:
 
     # --- sending --------------------------------------------------------------------------------------------------
 
-    def _perform(self, effects: Sequence[Effect]) -> None:
-        body, number, request_id = b"", -1, 0
+    def perform(self, effects: Sequence[Effect]) -> None:
+        """Perform what the pipeline has decided."""
+        body, number, request_id, members = b"", -1, 0, self._members
         for effect in effects:
-            if type(effect) is not Send:
+            if type(effect) is not Send or effect.position >= members:
                 self._perform_other(effect)
                 continue
             run, position, tenure = effect.run, effect.position, effect.tenure
             if run.number != number or not self._shared_body:
                 number = run.number
-                request_id = self._next_request_id()
+                request_id = self.next_request_id()
                 entries = list(self.pipeline.share(run, position))
-                body = Add(self._ledger_id, self._ledger_key, self._flags, self._term, entries).encode(request_id)
-            taken = self._connections[position].send(
+                body = Add(*self.address, entries).encode(request_id)
+            taken = self.connections[position].send(
                 body,
                 request_id,
                 partial(self._outcome, position, number, tenure),
-                timeout_seconds=self._options.request_timeout_seconds,
+                timeout_seconds=self.options.request_timeout_seconds,
             )
             if not taken:
                 self.pipeline.on_unsent(position, number, tenure)
 
-    def _perform_other(self, effect: Acknowledge | Accept | SendForce | Full) -> None:
-        """Perform an effect that sends no entries."""
-        assert isinstance(effect, Acknowledge), "nothing is deferred here"
-        self._tell(effect)
+    def _perform_other(self, effect: Effect) -> None:
+        """Perform an effect that sends no entries to a member of the ensemble."""
+        if self._part is not None:
+            self._part.perform(effect)
+        else:
+            assert isinstance(effect, Acknowledge), "nothing else is decided in an ordinary pipeline"
+            self.tell(effect)
 
-    def _tell(self, effect: Acknowledge | Accept) -> None:
+    def tell(self, effect: Acknowledge | Accept) -> None:
         """Tell the callers of adds."""
         if self._counts is not None:
             self._count_acknowledged(self._counts, effect)
@@ -311,31 +312,34 @@ class Replication:
     def _outcome(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
         try:
             if type(outcome) is Added:
-                if self._refusals[position] is not None or self._changes.troubled_since:
-                    self._end_trouble(position, tenure)
-                self._perform(self.pipeline.on_confirmed(position, number, tenure))
+                if self.refusals[position] is not None or self._changes.troubled_since:
+                    self.end_trouble(position, tenure)
+                self.perform(self.pipeline.on_confirmed(position, number, tenure))
             else:
                 self._not_confirmed(position, number, tenure, outcome)
-        except Exception as error:  # as in `_guarded`, without its call for every answer
-            self._on_failure(internal_error(self._ledger_id, error))
+            if self._part is not None:
+                self._part.answered()
+        except Exception as error:  # as in `guarded`, without its call for every answer
+            self.fail(internal_error(self._ledger_id, error))
             raise
 
-    def _end_trouble(self, position: int, tenure: int) -> None:
+    def end_trouble(self, position: int, tenure: int) -> None:
+        """The bookie in the slot has done what it was asked."""
         if tenure == self.pipeline.tenure(position):
-            self._refusals[position] = None
+            self.refusals[position] = None
             self._changes.on_confirmed(position)
 
     def _not_confirmed(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
         self.pipeline.on_failed(position, number, tenure)
-        self._refused(position, tenure, outcome)
+        self.refused(position, tenure, outcome)
 
-    def _refused(self, position: int, tenure: int, outcome: Outcome) -> None:
+    def refused(self, position: int, tenure: int, outcome: Outcome) -> None:
         """A bookie has not done what the pipeline sent it."""
         error = outcome if isinstance(outcome, OctavoError) else InternalError(f"answered with {outcome!r}")
         if tenure != self.pipeline.tenure(position):
             return  # the bookie has been replaced: its answer does not matter
-        bookie_id = self._connections[position].bookie_id
-        self._refusals[position] = error
+        bookie_id = self.connections[position].bookie_id
+        self.refusals[position] = error
         if isinstance(error, FATAL):
             if isinstance(error, TermOverError):
                 failure: OctavoError = TermOverError(
@@ -347,26 +351,26 @@ class Replication:
             else:
                 failure = type(error)(f"ledger {self._ledger_id}: bookie {bookie_id}: {error.message}")
             failure.__cause__ = error
-            self._on_failure(failure)
+            self.fail(failure)
             return
         if not isinstance(error, _BUSY):
-            self._changes.on_refused(position, self._loop.time())
+            self._changes.on_refused(position, self.loop.time())
             self._consider_change()
         if not isinstance(error, BookieUnavailableError) and self._pauses[position] is None:
             # The connection is up, so no listener will be called when the bookie takes adds again.
-            self._pauses[position] = self._loop.call_later(
-                self._options.resend_delay_seconds, self._guarded, self._pause_over, position
+            self._pauses[position] = self.loop.call_later(
+                self.options.resend_delay_seconds, self.guarded, self._pause_over, position
             )
 
-    # --- slots ------------------------------------------------------------------------------------------------
+    # --- slots ----------------------------------------------------------------------------------------------------
 
     def _connection_changed(self, position: int, real: BookieConnection) -> None:
-        self._connections[position] = connection = for_term(real, self._term)
+        self.connections[position] = connection = for_term(real, self._term)
         if connection.denied and self._fails_for_denials():
             return
         if not connection.connected:
             self._end_pause(position)
-            self._changes.on_lost(position, self._loop.time())
+            self._changes.on_lost(position, self.loop.time())
             self._consider_change()
         self._make_ready(position)
 
@@ -380,10 +384,12 @@ class Replication:
             pause.cancel()
 
     def _make_ready(self, position: int) -> None:
-        if self._connections[position].connected:
+        if self._part is not None and not self._part.connecting(position):
+            return
+        if self.connections[position].connected:
             self._changes.on_connected(position)
-        if self._pauses[position] is None and self._connections[position].writable:
-            self._perform(self.pipeline.on_ready(position))
+        if self._pauses[position] is None and self.connections[position].writable:
+            self.perform(self.pipeline.on_ready(position))
             if self._lac_unsent >> position & 1:
                 self._send_lac(position)
 
@@ -391,34 +397,36 @@ class Replication:
 
     def _consider_change(self) -> None:
         """Begin a change of the ensemble if one is due; otherwise set a timer for when one may be."""
-        if self._stopped:
+        if self.stopped:
             return
         if self._change_timer is not None:
             self._change_timer.cancel()
             self._change_timer = None
-        wanted = self._changes.poll(self._loop.time())
+        wanted = self._changes.poll(self.loop.time())
         if wanted is not None:
             self._start(self._change(wanted))
             return
         wake_at = self._changes.wake_at()
         if wake_at is not None:
-            self._change_timer = self._loop.call_at(wake_at, self._guarded, self._change_timer_fired)
+            self._change_timer = self.loop.call_at(wake_at, self.guarded, self._change_timer_fired)
 
     def _change_timer_fired(self) -> None:
         self._change_timer = None
         self._consider_change()
 
     async def _change(self, wanted: FindSpares) -> None:
-        self._change_settled = settled = self._loop.create_future()
+        self._change_settled = settled = self.loop.create_future()
         try:
-            spares = await self._find_spares(wanted)
-            if self._stopped:
+            spares = await self._spares.find(wanted.positions, self._changes.ensemble, lambda: not self.stopped)
+            if self.stopped:
                 return
-            commit = await self._decided(self._changes.on_spares(spares, self._loop.time()))
+            commit = self._changes.on_spares(spares, self.loop.time())
+            if self._part is not None:
+                commit = await self._part.before_commit(commit)
             if commit is not None and await self._commit(commit):
                 self._committed()
         except OctavoError as error:
-            self._on_failure(error)
+            self.fail(error)
         finally:
             self._settle_change(settled)
         # Not after a cancellation or a defect: then the supervisor ends and runs nothing any more.
@@ -429,12 +437,12 @@ class Replication:
         all copies are required it begins at LAFR + 1, and new bookies get copies first (rule G3). Raises what ``place``
         raises; any other failure is the writer's. A change that has begun ends with the writer, not with the caller."""
         await self.wait_change_settled()
-        while not self._stopped and not self._changes.begin_roll():
+        while not self.stopped and not self._changes.begin_roll():
             await asyncio.sleep(0)  # a change that was decided in this turn begins in the next one
             await self.wait_change_settled()
-        if self._stopped:
+        if self.stopped:
             return False
-        self._change_settled = settled = self._loop.create_future()
+        self._change_settled = settled = self.loop.create_future()
         try:
             ensemble = await place()
         except BaseException:
@@ -445,23 +453,23 @@ class Replication:
         return await self._roll_to(ensemble, settled)
 
     async def _roll_to(self, ensemble: Sequence[BookieId], settled: asyncio.Future[bool]) -> bool:
-        commit = self._changes.on_placement(None if self._stopped else ensemble)
+        commit = self._changes.on_placement(None if self.stopped else ensemble)
         if self._changes.phase is Phase.IDLE:
             self._settle_change(settled)
             return False
         self._start(self._commit_roll(commit, settled))
         await asyncio.wait([settled])
-        return settled.result() and not self._stopped
+        return settled.result() and not self.stopped
 
     async def _commit_roll(self, chosen: Commit | None, settled: asyncio.Future[bool]) -> None:
         made = False
         try:
-            commit = await self._decided(chosen)
+            commit = chosen if self._part is None else await self._part.before_commit(chosen)
             if commit is not None and await self._commit(commit):
                 self._committed(rolling=True)
                 made = True
         except OctavoError as error:
-            self._on_failure(error)
+            self.fail(error)
         finally:
             self._settle_change(settled, made=made)
         self._consider_change()
@@ -470,110 +478,80 @@ class Replication:
         self._change_settled = None
         settled.set_result(made)
 
-    async def _decided(self, chosen: Commit | None) -> Commit | None:
-        """The change to write into the metadata, if any, once these bookies are chosen."""
-        return chosen
-
-    async def _find_spares(self, wanted: FindSpares) -> dict[int, BookieId]:
-        """Bookies that can be reached, by slot. One that cannot is put into quarantine and another one is tried."""
-        ensemble = self._changes.ensemble
-        reached: dict[int, BookieId] = {}
-        too_old: set[BookieId] = set()
-        missing = list(wanted.positions)
-        while missing and not self._stopped:
-            taken = [reached.get(position, bookie_id) for position, bookie_id in enumerate(ensemble)]
-            self._asked_metadata_at = self._loop.time()
-            try:
-                found = await self._placer.replacements(self._quorums, taken, missing, avoid={*ensemble, *too_old})
-            except (NotEnoughBookiesError, MetadataUnavailableError) as error:
-                self._no_spare = type(error)(error.message + about_terms(too_old))
-                break
-            finally:
-                self._asked_metadata_at = None
-            tried = await asyncio.gather(*map(self._can_be_reached, found.values()))
-            reached |= {at: bookie_id for (at, bookie_id), ok in zip(found.items(), tried, strict=True) if ok}
-            too_old |= {one for one in found.values() if self._term and lacks_terms(self._pool.get(one))}
-            missing = [position for position in missing if position in found and position not in reached]
-        return reached
-
-    async def _can_be_reached(self, bookie_id: BookieId) -> bool:
-        try:
-            await self._pool.get(bookie_id).wait_writable(timeout_seconds=_SPARE_TIMEOUT_SECONDS)
-        except OctavoError:
-            self._pool.put_in_quarantine(bookie_id)
-            return False
-        return not self._term or not lacks_terms(self._pool.get(bookie_id))
-
     def _committed(self, *, rolling: bool = False) -> None:
         """The metadata have the new ensemble: use it. ``rolling``: no bookie has failed."""
         before = self._changes.ensemble
-        effects = self._changes.on_committed(self._loop.time())
+        effects = self._changes.on_committed(self.loop.time())
         for position, (old, new) in enumerate(zip(before, self._changes.ensemble, strict=True)):
             if old != new:
                 if not rolling:
-                    log.info("ledger %d: %s replaced by %s: %s", self._ledger_id, old, new, self._answer(position))
-                    self._pool.counts.ensemble_changes[reason_of(self._refusals[position])] += 1
-                    self._pool.put_in_quarantine(old)
+                    log.info("ledger %d: %s replaced by %s: %s", self._ledger_id, old, new, self.answer(position))
+                    self.pool.counts.ensemble_changes[reason_of(self.refusals[position])] += 1
+                    self.pool.put_in_quarantine(old)
                 self._end_pause(position)
-                self._refusals[position] = None
+                self.refusals[position] = None
                 self._remove_listeners[position]()
-                self._connections[position] = for_term(self._pool.get(new), self._term)
+                self.connections[position] = for_term(self.pool.get(new), self._term)
                 self._remove_listeners[position] = self._listen(position)
-        self._no_spare = None
-        self._perform(effects)
+        self._spares.none_because = None
+        self.perform(effects)
         for position in range(self._quorums.ensemble_size):
             self._make_ready(position)
 
     # --- the quorum timeout -----------------------------------------------------------------------------------------
 
+    def watch_quorum(self) -> None:
+        """Let the quorum timeout run, if anything is pending."""
+        if self._quorum_timer is None and self.pipeline.pending_since is not None:
+            self._arm_quorum_timer(self.loop.time() + self.options.add_quorum_timeout_seconds)
+
     def _arm_quorum_timer(self, deadline: float) -> None:
-        self._quorum_timer = self._loop.call_at(deadline, self._guarded, self._quorum_deadline_reached)
+        self._quorum_timer = self.loop.call_at(deadline, self.guarded, self._quorum_deadline_reached)
 
     def _quorum_deadline_reached(self) -> None:
         self._quorum_timer = None
         since = self.pipeline.pending_since
         if since is None:
             return
-        deadline = since + self._options.add_quorum_timeout_seconds
-        if deadline > self._loop.time():
+        deadline = since + self.options.add_quorum_timeout_seconds
+        if deadline > self.loop.time():
             self._arm_quorum_timer(deadline)
             return
         if self._waits_for_metadata and self._grace_since != since:
             # The store may have been asked just now, and its answer may be waiting to be read in this turn of the loop.
-            self._grace_since, self._grace_started_at = since, self._loop.time()
-            self._arm_quorum_timer(self._grace_started_at + _METADATA_GRACE * self._options.add_quorum_timeout_seconds)
+            self._grace_since, self._grace_started_at = since, self.loop.time()
+            self._arm_quorum_timer(self._grace_started_at + _METADATA_GRACE * self.options.add_quorum_timeout_seconds)
             return
-        self._on_failure(self._too_late())
+        self.fail(self._too_late())
 
     @property
     def _waits_for_metadata(self) -> bool:
-        return self._asked_metadata_at is not None or self._changes.phase is Phase.COMMITTING
+        return self._spares.asked_metadata_at is not None or self._changes.phase is Phase.COMMITTING
 
     def _too_late(self) -> OctavoError:
         """Why adds did not reach their ack quorum in time: for lack of bookies, or because the metadata store did not
         answer."""
         message = (
             f"ledger {self._ledger_id}: adds did not reach their ack quorum within "
-            f"{self._options.add_quorum_timeout_seconds:g} s; {self.describe()}"
+            f"{self.options.add_quorum_timeout_seconds:g} s; {self.describe()}"
         )
-        if metadata_did_not_answer(self._asked_metadata_at, self._changes.phase, self._grace_started_at):
+        if metadata_did_not_answer(self._spares.asked_metadata_at, self._changes.phase, self._grace_started_at):
             return MetadataUnavailableError(f"{message}; the metadata store did not confirm the change of the ensemble")
-        if isinstance(self._no_spare, MetadataUnavailableError):
-            return MetadataUnavailableError(f"{message}; {self._no_spare.message}")
+        if isinstance(self._spares.none_because, MetadataUnavailableError):
+            return MetadataUnavailableError(f"{message}; {self._spares.none_because.message}")
         if self._denied_everywhere:
             return UnauthorizedError(message)
-        return QuorumLostError(message if self._no_spare is None else f"{message}; {self._no_spare.message}")
+        no_spare = self._spares.none_because
+        return QuorumLostError(message if no_spare is None else f"{message}; {no_spare.message}")
 
     def _fails_for_denials(self) -> bool:
         """Fail at once if adds wait, and so many bookies deny this client that they cannot be acknowledged."""
-        usable_mask = sum(1 << position for position, one in enumerate(self._connections) if not one.denied)
+        usable_mask = sum(1 << position for position, one in enumerate(self.connections) if not one.denied)
         stripes = range(self._quorums.ensemble_size)
         if self.pipeline.pending_since is not None and not all(
             self._quorums.can_be_acknowledged(entry_id, usable_mask) for entry_id in stripes
         ):
-            self._on_failure(
-                UnauthorizedError(f"ledger {self._ledger_id}: its bookies deny this client; {self.describe()}")
-            )
+            self.fail(UnauthorizedError(f"ledger {self._ledger_id}: its bookies deny this client; {self.describe()}"))
             return True
         return False
 
@@ -581,20 +559,22 @@ class Replication:
     def _denied_everywhere(self) -> bool:
         """Every bookie that has not confirmed denies this client: another attempt cannot help."""
         open_positions = [
-            position for position in range(len(self._connections)) if self.pipeline.unconfirmed_at(position)
+            position for position in range(len(self.connections)) if self.pipeline.unconfirmed_at(position)
         ]
         return bool(open_positions) and all(
-            not self._connections[position].connected
-            and isinstance(self._connections[position].last_error, UnauthorizedError)
+            not self.connections[position].connected
+            and isinstance(self.connections[position].last_error, UnauthorizedError)
             for position in open_positions
         )
 
-    def _answer(self, position: int) -> str:
-        connection, refusal = self._connections[position], self._refusals[position]
+    def answer(self, position: int) -> str:
+        """The last answer of the bookie in the slot, for an error message."""
+        connection, refusal = self.connections[position], self.refusals[position]
         if not connection.connected and connection.last_error is not None:
             return f"not connected ({connection.last_error.message})"
         if refusal is not None:
             return f"{type(refusal).__name__}: {refusal.message}"
         if not connection.connected:
             return "not connected"
-        return NO_ANSWER if self.pipeline.unconfirmed_at(position) else NOTHING_LACKING
+        lacking = self.pipeline.unconfirmed_at(position) or (self._part is not None and self._part.lacks(position))
+        return "no answer yet" if lacking else "has confirmed everything"

@@ -17,6 +17,11 @@ SETTLING on nothing more is acknowledged, so that the end of the ledger is fixed
 Closing a failed writer writes the end, too; it has nothing to wait for. Closing may be cut short in any of its steps,
 by the end of the program for example.
 
+Closing may be *refused*, because copies are missing that the ledger requires (rule G4): the writer is UNCLOSED then. It
+takes no adds, and goes on with those that it has; closing it again is another DRAINING::
+
+    DRAINING ----refused----> UNCLOSED ----close----> DRAINING
+
 :data:`TRANSITIONS` has an entry for every state and event. An event that cannot happen in a state is ``None`` there:
 meeting it is a defect. An event that comes too late to matter leaves the state as it is.
 
@@ -36,6 +41,7 @@ class WriterState(enum.Enum):
     OPEN = "open"
     FAILED = "failed"
     DRAINING = "closing, waiting for pending adds"
+    UNCLOSED = "not closed, waiting for copies"
     SETTLING = "closing, writing the end of the ledger"
     CLOSING_FAILED = "failed, closing"
     CLOSED = "closed"
@@ -50,21 +56,24 @@ class WriterEvent(enum.Enum):
     """The application closes it."""
     DRAINED = "drained"
     """Every add is acknowledged, or the time for that is over."""
+    REFUSED = "refused"
+    """Closing is given up: the ledger stays open, and another attempt may succeed."""
     ENDED = "ended"
     """Closing is over, however it went."""
 
 
 def _table() -> dict[tuple[WriterState, WriterEvent], WriterState | None]:
     s = WriterState
-    columns = (WriterEvent.FAIL, WriterEvent.CLOSE, WriterEvent.DRAINED, WriterEvent.ENDED)
+    columns = (WriterEvent.FAIL, WriterEvent.CLOSE, WriterEvent.DRAINED, WriterEvent.REFUSED, WriterEvent.ENDED)
     rows: dict[WriterState, tuple[WriterState | None, ...]] = {
-        #                  FAIL              CLOSE             DRAINED           ENDED
-        s.OPEN:           (s.FAILED,         s.DRAINING,       None,             None),
-        s.FAILED:         (s.FAILED,         s.CLOSING_FAILED, None,             None),
-        s.DRAINING:       (s.CLOSING_FAILED, s.DRAINING,       s.SETTLING,       s.CLOSED),
-        s.SETTLING:       (s.SETTLING,       s.SETTLING,       None,             s.CLOSED),
-        s.CLOSING_FAILED: (s.CLOSING_FAILED, s.CLOSING_FAILED, s.CLOSING_FAILED, s.CLOSED),
-        s.CLOSED:         (s.CLOSED,         s.CLOSED,         None,             None),
+        #                  FAIL              CLOSE             DRAINED           REFUSED     ENDED
+        s.OPEN:           (s.FAILED,         s.DRAINING,       None,             None,       None),
+        s.FAILED:         (s.FAILED,         s.CLOSING_FAILED, None,             None,       None),
+        s.DRAINING:       (s.CLOSING_FAILED, s.DRAINING,       s.SETTLING,       s.UNCLOSED, s.CLOSED),
+        s.UNCLOSED:       (s.FAILED,         s.DRAINING,       None,             None,       s.CLOSED),
+        s.SETTLING:       (s.SETTLING,       s.SETTLING,       None,             None,       s.CLOSED),
+        s.CLOSING_FAILED: (s.CLOSING_FAILED, s.CLOSING_FAILED, s.CLOSING_FAILED, None,       s.CLOSED),
+        s.CLOSED:         (s.CLOSED,         s.CLOSED,         None,             None,       None),
     }  # fmt: skip
     return {
         (state, event): following for state, row in rows.items() for event, following in zip(columns, row, strict=True)
@@ -102,6 +111,10 @@ class WriterLife:
     def drained(self) -> None:
         """End the wait for pending adds: from now on nothing is acknowledged."""
         self._go(WriterEvent.DRAINED)
+
+    def refused(self) -> None:
+        """Note that closing was refused: the next call of :meth:`close` begins it anew."""
+        self._go(WriterEvent.REFUSED)
 
     def adds_failed(self) -> None:
         """Note that an add failed: closing reports it, because the application may not have looked at its future."""

@@ -244,7 +244,7 @@ def besiege(plan: Plan, siege: str, rng: random.Random) -> Plan:
             "log_segment_bytes": 100_000,
             "log_segment_seconds": 60.0,
         }
-        plan.knobs.pop("octavo.client.terms.term_writer:RENEWAL_OFFSET", None)  # a renewal would wait for the metadata
+        plan.knobs.pop("octavo.client.terms.term:RENEWAL_OFFSET", None)  # a renewal would wait for the metadata
     elif siege in STORIES:
         # Enough adds for several stories, and time-outs that are longer than a story.
         plan.safety_seconds, plan.adds, plan.ledgers, plan.deletes = 5.0, 300, min(plan.ledgers, 2), False

@@ -151,7 +151,6 @@ ROOMS = {
     ),
     "client.write.deferred": frozenset(
         {
-            "client.supervisor",
             "client.wire",
             "client.write",
             "client.write.front",
@@ -159,9 +158,16 @@ ROOMS = {
     ),
     "client.write.copies": frozenset(
         {
-            "client.supervisor",
+            "client.options",
             "client.wire",
             "client.write",
+        }
+    ),
+    "client.write.kinds": frozenset(
+        {
+            "client.options",
+            "client.write",
+            "client.write.copies",
             "client.write.deferred",
         }
     ),
@@ -172,8 +178,8 @@ ROOMS = {
             "client.read",
             "client.recover",
             "client.write",
-            "client.write.copies",
             "client.write.front",
+            "client.write.kinds",
         }
     ),
     "client.log.seam": frozenset(
@@ -281,7 +287,7 @@ ROOMS = {
             "client.terms",
             "client.wire",
             "client.write",
-            "client.write.copies",
+            "client.write.kinds",
         }
     ),
     "metadata.encoding": frozenset[str](),

@@ -39,15 +39,14 @@ class Candidate(NamedTuple):
     async def create(self, document: LogDocument, ledger_id: LedgerId) -> ActiveSegment:
         """Create the ledger of the next segment."""
         active = ActiveSegment(ledger_id)
-        active.writer = await self.access.create(
+        active.core = await self.access.create(
             NewSegment(
                 ledger_id,
                 self.name,
                 document.quorums,
                 Protection(self.password, document.digest, document.private),
                 document.sealed_at_ms,
-                on_acknowledged=active.acknowledged,
-                on_failure=active.failed,
+                active.front,
             )
         )
         return active
@@ -61,7 +60,7 @@ class Candidate(NamedTuple):
                 return await self._run(steps, made, check_held)
         except BaseException:
             for active in made:
-                await active.writer.abandon()
+                await active.core.abandon()
             raise
 
     async def _run(
@@ -74,7 +73,7 @@ class Candidate(NamedTuple):
                 raise effect.error
             if isinstance(effect, Lead):
                 assert effect.segment.first_position is not None, "a leader knows where it begins"
-                made[-1].first_position = effect.segment.first_position
+                made[-1].begin_at(effect.segment.first_position)
                 return made[-1], effect.document
             try:
                 if steps.disturbs_others:
@@ -97,7 +96,7 @@ class Candidate(NamedTuple):
                         steps.on_done()
                     case Delete(ledger_id):
                         while made:
-                            await made.pop().writer.abandon()
+                            await made.pop().core.abandon()
                         await self.access.delete(ledger_id)
                         steps.on_done()
             except OctavoError as error:

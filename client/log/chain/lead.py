@@ -62,7 +62,7 @@ class ChainLead:
     def _prepare(self, active: ActiveSegment, document: LogDocument) -> None:
         """Make a segment ready that ``document`` names."""
         made_at_ms = next((s.created_at_ms for s in document.segments if s.ledger_id == active.ledger_id), 0)
-        active.writer.seal_not_before(made_at_ms)  # rule P10: readers take entries sealed before for another ledger's
+        active.core.seal_not_before(made_at_ms)  # rule P10: readers take entries sealed before for another ledger's
         active.full_at = self._access.options.log_segment_bytes
 
     def lacking_copies(self) -> None:
@@ -124,7 +124,7 @@ class ChainLead:
             await host.drain_segment()
         except BaseException as error:
             # Listed or not, the ledger is found by the next leader, or by this one when it heals.
-            await following.writer.abandon()
+            await following.core.abandon()
             if isinstance(error, NoSuchLogError):
                 # The client that deleted the log may have looked for the ledger before it was created.
                 with contextlib.suppress(OctavoError):
@@ -132,7 +132,7 @@ class ChainLead:
             raise
         before, self.active = self.active, following
         self._prepare(following, known.value)
-        following.writer.seal_not_before(before.writer.sealed_at_ms)  # rule P10: the list does not tell it yet
+        following.core.seal_not_before(before.core.sealed_at_ms)  # rule P10: the list does not tell it yet
         closing = asyncio.create_task(self._close_segment(before), name=f"octavo closing of ledger {base}")
         self._previous = (before, closing)
         host.begin_segment(following)
@@ -149,14 +149,14 @@ class ChainLead:
 
     async def _close_segment(self, segment: ActiveSegment) -> SegmentEnd | None:
         """Close a segment that everything is acknowledged of; its end, or None where it is not known."""
-        writer = segment.writer
+        core = segment.core
         try:
-            await writer.close()
+            await core.close()
         except OctavoError as error:
-            log.warning("log %s: ledger %d was not closed: %s", self.name, writer.id, error.message)
+            log.warning("log %s: ledger %d was not closed: %s", self.name, core.id, error.message)
             return None
-        last = writer.last_add_confirmed
-        return SegmentEnd(0 if last is None else last + 1, writer.length, writer.sealed_at_ms)
+        last = core.last_add_confirmed
+        return SegmentEnd(0 if last is None else last + 1, core.length, core.sealed_at_ms)
 
     async def _previous_end(self) -> dict[LedgerId, SegmentEnd]:
         """The end of the segment before, which is closed first: at most one segment is not closed besides the active
@@ -214,5 +214,5 @@ class ChainLead:
         """As :meth:`LogLead.abandon`."""
         if self._previous is not None:
             self._previous[1].cancel()
-            await self._previous[0].writer.abandon()
-        await self.active.writer.abandon()
+            await self._previous[0].core.abandon()
+        await self.active.core.abandon()

@@ -11,13 +11,13 @@ from octavo.client.options import ClientOptions
 from octavo.client.read.reader import LedgerReader
 from octavo.client.read.source import LedgerSource
 from octavo.client.terms.streams import Streams
-from octavo.client.write.segment_writer import SegmentWriter, created_at_ms
+from octavo.client.write.core import Core, CoreFront, created_at_ms
 from octavo.metadata.clocks.boot_time import BootClock
 from octavo.metadata.ledger.model import LOG_KEY, LedgerMetadata
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import LedgerSecrets
-from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError, OctavoError
+from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums
 
@@ -32,9 +32,8 @@ class NewSegment:
     protection: Protection
     sealed_at_ms_min: int
     """Its entries are not sealed with an earlier time (rule P10)."""
-    on_acknowledged: Callable[[int], None]
-    """Told the last entry id each time more is acknowledged."""
-    on_failure: Callable[[OctavoError], None]
+    front: CoreFront
+    """What is told of its entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class LedgerAccess:
     uniform: Callable[[float, float], float]
     """A number drawn between two bounds."""
     pacing: TakeoverPacing
-    create: Callable[[NewSegment], Awaitable[SegmentWriter]]
+    create: Callable[[NewSegment], Awaitable[Core]]
     """Create the ledger; raises as ``Client.create_ledger``."""
     open: Callable[[LedgerId, bytes, bool], Awaitable[LedgerReader]]
     """A reader, by ledger id, password, and whether to recover the ledger first; raises as ``Client.open_ledger``."""

@@ -2,19 +2,23 @@
 
 from typing import Protocol
 
-from octavo.client.write.segment_writer import SegmentWriter
+from octavo.client.write.core import Core, CoreFront
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import LedgerId
 
 
 class ActiveSegment:
-    """A segment that this client writes. What happens to its ledger is told to :attr:`listener`, once there is one."""
+    """A segment that this client writes. What happens to it is told to :meth:`listen`'s listener, once there is one.
+
+    The log's writer keeps payloads and futures, and sends adds again to another segment when this one fails."""
 
     def __init__(self, ledger_id: LedgerId) -> None:
         self.ledger_id = ledger_id
         self.first_position = 0
-        self.writer: SegmentWriter
+        self.core: Core
         """Set once the ledger is created."""
+        self.front = CoreFront(acknowledged=self._acknowledged, freed=self._freed, failed=self._failed)
+        """What its core is to tell."""
         self.full_at = 0
         """The length of the ledger, acknowledged or not, from which on the log is to roll."""
         self.failure: OctavoError | None = None
@@ -25,18 +29,19 @@ class ActiveSegment:
         """Tell ``listener`` what happens from now on."""
         self._listener = listener
 
-    def acknowledged(self, last: int) -> None:
-        """The ledger's entries up to the id ``last`` are acknowledged."""
-        assert self._listener is not None, "nothing was sent before the listener came"
-        self._listener.segment_acknowledged(self, self.first_position + last + 1)
+    def begin_at(self, position: int) -> None:
+        """The first entry of the ledger gets this position."""
+        self.first_position = self.core.position_shift = position
 
-    def full(self, entries: int, payload_bytes: int) -> None:
-        """``entries`` more entries of the ledger have all of the copies that they require."""
+    def _acknowledged(self, _first: int, last: int, _payload_bytes: int) -> None:
+        assert self._listener is not None, "nothing was sent before the listener came"
+        self._listener.segment_acknowledged(self, last + 1)
+
+    def _freed(self, entries: int, payload_bytes: int) -> None:
         assert self._listener is not None, "nothing was sent before the listener came"
         self._listener.segment_full(self, entries, payload_bytes)
 
-    def failed(self, error: OctavoError) -> None:
-        """The ledger's writer failed."""
+    def _failed(self, error: OctavoError) -> None:
         self.failure = error
         if self._listener is not None:
             self._listener.segment_failed(self, error)

@@ -29,8 +29,8 @@ from octavo.client.log.writer.holding import CheckHeld, held_by, needs_no_lock
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.writer import LogWriter
 from octavo.client.terms.streams import NewTermSegment, checked_secrets
-from octavo.client.terms.term_segment import TermSegment
-from octavo.client.write.writer import DRAIN_SHARE
+from octavo.client.terms.term import Term
+from octavo.client.write.core import DRAIN_SHARE
 from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.metadata.updates.paging import tidy_stream
@@ -58,11 +58,8 @@ _LEADER_CHARACTERS: Final = 16
 class StreamSegment(ActiveSegment):
     """A term of the stream, or several that follow by renewal."""
 
-    writer: TermSegment
-
-    def acknowledged(self, last: int) -> None:
-        assert self._listener is not None, "nothing was sent before the listener came"
-        self._listener.segment_acknowledged(self, self.writer.position_of(last) + 1)
+    term: Term
+    """Set once it is opened."""
 
 
 class StreamLead:
@@ -112,8 +109,8 @@ class StreamLead:
                     )
                 except TermOverError:
                     continue  # a rival's success; the next attempt pauses first (rule T10)
-                self.term = log_term(self.active.writer.stream.last_fragment.first_term)
-                self.requires_copies = self.active.writer.requires_copies
+                self.term = log_term(self.active.term.stream.last_fragment.first_term)
+                self.requires_copies = self.active.term.requires_copies
                 return
         raise self._not_leader("other clients have taken it over again and again")
 
@@ -132,31 +129,27 @@ class StreamLead:
             self._token,
             sealed_at_ms_min,
             first_position_min,
-            on_acknowledged=segment.acknowledged,
-            on_full=segment.full,
-            on_failure=segment.failed,
+            front=segment.front,
             on_term=self._on_root,
             check=check_held,
         )
         try:
-            writer = await self._access.streams.take_over_segment(
-                stream, self._secrets, wanted, from_itself=from_itself
-            )
+            term = await self._access.streams.take_over_segment(stream, self._secrets, wanted, from_itself=from_itself)
         except LedgerClosedError as error:
             raise LogSealedError(
                 f"log {self.name} is sealed and takes no adds any more; it can be read, up to its end"
             ) from error
         except NoSuchLedgerError as error:
             raise await explain_missing(self._access.store, self._document) from error
-        segment.writer = writer
-        segment.first_position = writer.last_position + 1
+        segment.term, segment.core = term, term.core
+        segment.first_position = term.last_position + 1
         self._set_limit(segment)
-        writer.begin_watching()
-        self._on_root(writer.root)
+        term.core.begin_watching()
+        self._on_root(term.root)
         return segment
 
     def _set_limit(self, segment: StreamSegment) -> None:
-        length_before = segment.writer.stream.last_fragment.length_before
+        length_before = segment.term.stream.last_fragment.length_before
         segment.full_at = length_before + self._access.options.log_segment_bytes
 
     async def _read(self) -> Versioned[StreamMetadata]:
@@ -192,7 +185,7 @@ class StreamLead:
 
     async def heal(self) -> ActiveSegment:
         """As :meth:`LogLead.heal`."""
-        sealed_at_ms = self.active.writer.sealed_at_ms
+        sealed_at_ms = self.active.core.sealed_at_ms
         async with self._access.pacing.turn():
             for _ in range(_ATTEMPTS_MAX):
                 stream = await self._read_own()
@@ -214,41 +207,41 @@ class StreamLead:
     async def roll(self, host: LeadHost) -> None:
         """As :meth:`LogLead.roll`. Nothing has to be drained: the writer itself orders what it sends (rule U6)."""
         del host
-        writer = self.active.writer
-        await writer.roll()
-        await self._tidy_tail(writer)
+        term = self.active.term
+        await term.roll()
+        await self._tidy_tail(term)
 
     async def change(self, change: QuorumChange) -> None:
         """As :meth:`LogLead.change` (rule T13)."""
-        writer = self.active.writer
-        await writer.change_quorums(change.of(writer.quorums))
+        term = self.active.term
+        await term.change_quorums(change.of(term.quorums))
         with contextlib.suppress(OctavoError):  # the change has been made
-            await self._tidy_tail(writer)
+            await self._tidy_tail(term)
 
-    async def _tidy_tail(self, writer: TermSegment) -> None:
+    async def _tidy_tail(self, term: Term) -> None:
         """A fragment has been begun."""
         self.upkeep.rolled()
         self._set_limit(self.active)
         # In the background: a roll that finds no room in the tail would have to wait for it (rule U3).
-        await tidy_stream(self._access.store, self._ledger_id, writer_token=self._token(), known=writer.root)
+        await tidy_stream(self._access.store, self._ledger_id, writer_token=self._token(), known=term.root)
 
     async def look_after(self) -> None:
         """As :meth:`LogLead.look_after`: a bookie that refuses the term, because it has lost a disk and there is no
         other one in its place, may take the next term (rules T11 and T12)."""
-        if self.active.writer.is_refused_for_doubt:
-            await self.active.writer.renew()
+        if self.active.term.is_refused_for_doubt:
+            await self.active.term.renew()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def rest(self, seconds: float) -> None:
         """As :meth:`LogLead.rest`."""
-        await self.active.writer.wait_copies(seconds * DRAIN_SHARE)
+        await self.active.term.wait_copies(seconds * DRAIN_SHARE)
         lacking = self.lacking_copies()
         if lacking is not None:
             raise lacking
         try:
             try:
-                await self.active.writer.close()
+                await self.active.core.close()
             except TermOverError:
                 await self._rest_from_takeover()
         except OctavoError as error:
@@ -263,7 +256,7 @@ class StreamLead:
 
     def lacking_copies(self) -> OctavoError | None:
         """As :meth:`LogLead.lacking_copies`."""
-        return self.active.writer.lacking_copies()
+        return self.active.core.under_replicated()
 
     async def watch(self, on_end: Callable[[OctavoError], None]) -> None:
         """See that the log is deleted. The segment itself sees that its term is over."""
@@ -277,7 +270,7 @@ class StreamLead:
 
     async def abandon(self) -> None:
         """As :meth:`LogLead.abandon`."""
-        await self.active.writer.abandon()
+        await self.active.core.abandon()
 
     # --- how far it has got -------------------------------------------------------------------------------------------
 
@@ -286,8 +279,7 @@ class StreamLead:
 
     def stream_reach(self, acknowledged_stop: int) -> tuple[int, int]:
         """As :meth:`LogLead.stream_reach`."""
-        writer = self.active.writer
-        return writer.term, max(acknowledged_stop, self.active.first_position)
+        return self.active.term.term, max(acknowledged_stop, self.active.first_position)
 
 
 async def take_over_stream(

@@ -31,7 +31,7 @@ from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.losing import FINAL, LeadLoss, as_lost, not_leader, wait_lock_lost
 from octavo.client.same_loop import check_loop
 from octavo.client.supervisor import Supervisor
-from octavo.client.write.writer import DRAIN_SHARE
+from octavo.client.write.core import DRAIN_SHARE
 from octavo.metadata.own_tasks import result_of
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -163,8 +163,8 @@ class LogWriter(AddFront, Closable):
 
     def _send(self, run: Run) -> None:
         active = self._active
-        active.writer.push(run.payloads)
-        if self._rolling is None and active.writer.length_pushed >= active.full_at:
+        active.core.push(run.payloads)
+        if self._rolling is None and active.core.length_pushed >= active.full_at:
             self._roll_when_due()
 
     def _listen_to(self, active: ActiveSegment) -> bool:
@@ -230,7 +230,7 @@ class LogWriter(AddFront, Closable):
                     *(self._name, error.message),
                 )
         async with self._turns:
-            await self._active.writer.abandon()
+            await self._active.core.abandon()
             while self._life is Life.HEALING:
                 try:
                     active = await self._lead.heal()
@@ -262,7 +262,7 @@ class LogWriter(AddFront, Closable):
     async def _healed(self, active: ActiveSegment) -> None:
         if self._life is not Life.HEALING:
             # Lost meanwhile. The new segment stays where it is; the next leader finds it empty.
-            await active.writer.abandon()
+            await active.core.abandon()
             return
         stop = active.first_position
         if not self._acknowledged_stop <= stop <= self._next_position:
@@ -272,7 +272,7 @@ class LogWriter(AddFront, Closable):
                     f"{self._acknowledged_stop} were acknowledged and none from {self._next_position} on was sent"
                 )
             )
-            await active.writer.abandon()
+            await active.core.abandon()
             return
         self._lead.healed(active)
         self._move(Life.WRITING)
@@ -336,7 +336,7 @@ class LogWriter(AddFront, Closable):
         segment = self._active
         try:
             async with self._turns:
-                if segment is not self._active or not segment.writer.is_written:
+                if segment is not self._active or not segment.core.is_written:
                     return None
                 await self._lead.roll(self)
                 self._active_since = self._loop.time()
@@ -388,7 +388,7 @@ class LogWriter(AddFront, Closable):
     def begin_segment(self, following: ActiveSegment) -> None:
         """Send to this segment from now on."""
         assert not self._runs, "everything sent is acknowledged, and nothing was sent meanwhile"
-        following.first_position = self._next_position
+        following.begin_at(self._next_position)
         if self._listen_to(following):
             self._release()
 
@@ -413,7 +413,7 @@ class LogWriter(AddFront, Closable):
             if left > 0:
                 await asyncio.sleep(left)
                 continue
-            if self._rolling is None and self._active.writer.is_written:
+            if self._rolling is None and self._active.core.is_written:
                 self._begin_roll()
             self._active_since = self._loop.time()
 

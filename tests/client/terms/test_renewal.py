@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from octavo.client.terms.term_writer import RENEWAL_OFFSET, TermWriter
+from octavo.client.terms.term import RENEWAL_OFFSET
+from octavo.client.terms.term_writer import TermWriter
 from octavo.client.write.write_path import EmptyPipeline
 from octavo.metadata.stream.changes import BeginTakeover, ChangeFragment
 from octavo.metadata.stream.model import StreamState
@@ -45,8 +46,8 @@ async def near_the_end(cluster: StreamCluster, left: int, **options: Any) -> Ter
     stream = await update_stream(
         cluster.fake.interposed.real, writer.id, ChangeFragment(base, skipped), writer_token=writer.stream.owner
     )
-    writer._own_term._note(stream)
-    writer._pipeline = EmptyPipeline(place(1, offset), 0)
+    writer._own._own_term._note(stream)
+    writer._core.pipeline = EmptyPipeline(place(1, offset), 0)
     return writer
 
 
@@ -197,7 +198,7 @@ async def test_closing_during_a_renewal_in_doubt_lays_to_rest_what_stands(cluste
     read = real.read_stream
 
     async def unread(ledger_id: Any) -> Any:
-        if writer._life.state.value.startswith("closing, writing"):
+        if writer._core.life.state.value.startswith("closing, writing"):
             return await read(ledger_id)
         raise MetadataUnavailableError("no answer")
 
@@ -294,10 +295,10 @@ async def test_a_writer_that_fails_while_its_renewal_looks_for_bookies_ends_the_
         await found.wait()
         return writer.stream.last_fragment.bookies
 
-    writer._bookies_of_next_term = bookies_of_next_term  # type: ignore[method-assign]
+    writer._own._bookies_of_next_term = bookies_of_next_term  # type: ignore[method-assign]
     renewing = asyncio.ensure_future(writer.renew())
     await looking.wait()
-    writer._fail(TermOverError("its term is over"))
+    writer._core.fail(TermOverError("its term is over"))
     found.set()
     async with asyncio.timeout(WAIT_SECONDS):
         await renewing

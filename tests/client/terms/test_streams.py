@@ -91,10 +91,10 @@ async def test_a_takeover_learns_the_time_of_the_last_entry_from_the_recovery(cl
     """Rule P10: no request is sent for it alone, and it is the later one of the writer's clock and the client's."""
     writer = await create(cluster)
     ahead_ms = int(NOW.timestamp() * 1000) + 3_600_000
-    writer._sealed_at_ms = ahead_ms
+    writer._core.sealed_at_ms = ahead_ms
     await writer.add(b"a")
     stream = await cluster.fake.store.read_stream(writer.id)
-    opened = await cluster.client("second").taker.take_over(stream, writer._secrets, not_before_ms=None)
+    opened = await cluster.client("second").taker.take_over(stream, writer._core.secrets, not_before_ms=None)
     assert opened.value.last_fragment.opened_at_ms == ahead_ms
     assert all(one.flags & ReadFlag.FENCE for one in requests(cluster) if isinstance(one, Read | ReadLac))
 
@@ -104,7 +104,7 @@ async def test_a_takeover_from_rest_reads_the_metadata_and_then_the_last_entry_f
 ) -> None:
     writer = await create(cluster)
     ahead_ms = int(NOW.timestamp() * 1000) + 3_600_000
-    writer._sealed_at_ms = ahead_ms
+    writer._core.sealed_at_ms = ahead_ms
     await writer.add(b"a")
     await writer.close()
     stream = await cluster.fake.store.read_stream(writer.id)
@@ -115,7 +115,7 @@ async def test_a_takeover_from_rest_reads_the_metadata_and_then_the_last_entry_f
         return await cluster.fake.interposed.real.read_stream(ledger_id)
 
     cluster.fake.interposed.interpose("read_stream", read_stream)
-    opened = await cluster.client("second").taker.take_over(stream, writer._secrets, not_before_ms=None)
+    opened = await cluster.client("second").taker.take_over(stream, writer._core.secrets, not_before_ms=None)
     assert asked_before == [0], "it is shown to be current first (rule T14), and once"
     assert opened.value.last_fragment.opened_at_ms == ahead_ms
     assert {type(one) for one in requests(cluster) if isinstance(one, Read | ReadLac)} == {Read}
@@ -129,7 +129,7 @@ async def test_a_takeover_from_an_old_rest_finds_its_term_over(cluster: StreamCl
     old = await cluster.fake.store.read_stream(writer.id)
     second = await cluster.client("second").take_over(writer.id)
     with pytest.raises(TermOverError):
-        await cluster.client("third").taker.take_over(old, writer._secrets)
+        await cluster.client("third").taker.take_over(old, writer._core.secrets)
     assert await second.add(b"b") == 1
 
 
@@ -177,7 +177,7 @@ async def test_a_writer_that_leaves_late_and_has_sent_more_than_its_term_has_lea
     writer = await create(cluster)
     await writer.add(b"a")
     await terms_of_others(cluster, writer.id, 3)
-    own = writer._own_term
+    own = writer._own._own_term
     with pytest.raises(TermOverError):
         await own.close(EntryId(place(1, 1)), 2, NO_DEBT)
 
@@ -459,7 +459,7 @@ async def test_a_client_that_lost_pauses_before_it_takes_over_again(cluster: Str
     await cluster.client("second").take_over(writer.id)
     third = cluster.client("third")
     with pytest.raises(TermOverError):
-        await third.taker.take_over(old, writer._secrets)
+        await third.taker.take_over(old, writer._core.secrets)
     until = third.taker._not_before[writer.id]
     assert until > 0.0
     await third.take_over(writer.id)

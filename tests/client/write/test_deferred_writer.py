@@ -259,7 +259,7 @@ async def test_force_that_misses_the_quorum_timeout_fails_the_writer_and_waiting
         bookie.hold(Op.FORCE)
     ledger = await deferred(cluster, add_quorum_timeout_seconds=0.5)
     await ledger.add(b"x")
-    path = ledger._write_path
+    path = ledger._core.path
     assert path is not None
     # The timeout passes, and no caller has asked for a force.
     await cluster.until(lambda: path.replication._quorum_timer is None)

@@ -18,6 +18,8 @@ def happen(life: WriterLife, event: WriterEvent, error: OctavoError = FENCED) ->
             return life.close()
         case WriterEvent.DRAINED:
             life.drained()
+        case WriterEvent.REFUSED:
+            life.refused()
         case WriterEvent.ENDED:
             life.ended()
     return None
@@ -31,9 +33,9 @@ def test_every_history_of_a_few_events_is_what_the_facts_say() -> None:
     """The facts: what has happened so far, in which order."""
     seen: set[WriterState] = set()
 
-    def go_on(history: tuple[WriterEvent, ...]) -> None:
+    def go_on(history: tuple[WriterEvent, ...]) -> None:  # noqa: PLR0912 - one branch per event
         life = WriterLife()
-        closing = drained = ended = False
+        closing = drained = refused = ended = False
         failure: OctavoError | None = None
         for number, event in enumerate(history):
             error = OctavoError(str(number))
@@ -48,11 +50,14 @@ def test_every_history_of_a_few_events_is_what_the_facts_say() -> None:
                     closing = True
                 case WriterEvent.DRAINED:
                     drained = True
+                case WriterEvent.REFUSED:
+                    refused, closing = True, False  # closing it again begins anew
                 case WriterEvent.ENDED:
-                    ended = True
+                    ended = closing = True
         seen.add(life.state)
         assert life.failure is failure, "the first failure counts (rule W7)"
-        assert (life.state is WriterState.OPEN) == (failure is None and not closing), "only then it takes adds"
+        takes_adds = failure is None and not closing and not refused
+        assert (life.state is WriterState.OPEN) == takes_adds, "only then it takes adds"
         assert (life.state is WriterState.CLOSED) == ended
         if len(history) == HISTORY_EVENTS:
             return
@@ -61,8 +66,10 @@ def test_every_history_of_a_few_events_is_what_the_facts_say() -> None:
             match event:
                 case WriterEvent.DRAINED:
                     assert possible == (closing and not ended and (failure is not None or not drained)), history
+                case WriterEvent.REFUSED:
+                    assert possible == (closing and failure is None and not drained and not ended), history
                 case WriterEvent.ENDED:
-                    assert possible == (closing and not ended), history
+                    assert possible == ((closing or (refused and failure is None)) and not ended), history
                 case _:
                     assert possible, history
             if possible:

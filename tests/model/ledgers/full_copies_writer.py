@@ -1,5 +1,5 @@
 """A writer of the model with full copies: the real machines, with what their shell does around them
-(octavo.client.write.copies.replication); and writers with one rule broken each (rules G1 and G3).
+(octavo.client.write.copies.copying); and writers with one rule broken each (rules G1 and G3).
 
 It closes once nothing waits for copies. No time passes, so where copies are only recorded it may stop waiting at once.
 """

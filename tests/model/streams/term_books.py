@@ -1,6 +1,6 @@
 """The writer of one term of a stream that records copies; and writers with one rule broken each (rules G3 and G4).
 
-It does what :mod:`model.ledgers.full_copies_writer` does, in a term (octavo.client.terms.term_segment).
+It does what :mod:`model.ledgers.full_copies_writer` does, in a term (octavo.client.terms.term).
 """
 
 from dataclasses import replace

@@ -8,9 +8,9 @@ from octavo.client.read.ledger_view import LedgerView
 from octavo.client.recover import recovery
 from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.write.copies.full_copies import FullCopiesPipeline
+from octavo.client.write.core import Core
 from octavo.client.write.deferred.pipeline import DeferredPipeline
 from octavo.client.write.pipeline import Pipeline, Send
-from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.ledger.changes import Decision, Settled, Write
 from octavo.metadata.ledger.debts import NO_DEBT
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata
@@ -249,18 +249,18 @@ def replaced_bookies_acceptance_is_kept() -> list[Patch]:
 def reseal() -> list[Patch]:
     writers: dict[int, Any] = {}
 
-    @patch(LedgerWriter, "_set_up_write_path")
+    @patch(Core, "_set_up")
     def begin(original: Any, self: Any) -> Any:
         path = original(self)
-        opener = Opener(self.id, self._own_metadata.value.digest, self._secrets)
-        writers[id(self._pipeline)] = (self, path.sealer, opener)
+        opener = Opener(self.id, self.metadata.digest, self.secrets)
+        writers[id(self.pipeline)] = (self, path.sealer, opener)
         return path
 
     @patch(Pipeline, "on_ready")
     def on_ready(original: Any, self: Any, position: int) -> Any:
         effects = original(self, position)
         known = writers.get(id(self))
-        if known is None or known[0]._pipeline is not self:
+        if known is None or known[0].pipeline is not self:
             return effects
         return [_resealed(effect, self, known[1], known[2]) for effect in effects]
 

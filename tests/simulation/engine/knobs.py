@@ -16,7 +16,7 @@ STREAM_KNOBS: dict[str, tuple[int | None, ...]] = {
     "octavo.metadata.stream.pages:TAIL_FRAGMENTS_MAX": (None, 1, 2, 4, 8),
     "octavo.metadata.stream.pages:MOVED_FRAGMENTS_MAX": (None, 1, 2, 3),
     "octavo.metadata.stream.pages:PAGE_FRAGMENTS_MAX": (None, 1, 2, 5),
-    "octavo.client.terms.term_writer:RENEWAL_OFFSET": (None, None, 1, 3, 10),
+    "octavo.client.terms.term:RENEWAL_OFFSET": (None, None, 1, 3, 10),
 }
 """Limits of streams that a universe would not reach, as in :data:`KNOBS`."""
 

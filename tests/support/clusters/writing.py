@@ -10,9 +10,10 @@ from typing import Any
 from octavo.client.choose.placer import Placer
 from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.copies.writer import writer_kind
+from octavo.client.write.core import WriterTools
 from octavo.client.write.front.batching import WAIT_SECONDS_MAX
-from octavo.client.write.writer import LedgerWriter, WriterTools
+from octavo.client.write.kinds.ledgers import write_ledger
+from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import (
     Fragment,
     LedgerMetadata,
@@ -88,7 +89,7 @@ class FakeCluster:
         )
         version = await self.store.create_ledger(metadata)
         placer = Placer(self.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined)
-        writer = writer_kind(metadata)(
+        writer = write_ledger(
             Versioned(metadata, version),
             secrets,
             WriterTools(self.store, pool, placer, checked, lambda: 0, self.wait_seconds_max),

@@ -199,7 +199,7 @@ async def test_a_change_whose_segment_fails_is_made_after_healing(logs: LogClust
         pending = writer.add_nowait(b"1")
         changing = asyncio.create_task(writer.change(ensemble_size=5))
         await loop_turns(50)
-        writer._active.writer._fail(octavo.QuorumLostError("for a test"))
+        writer._active.core.fail(octavo.QuorumLostError("for a test"))
         assert writer._life is Life.HEALING
         for bookie in logs.bookies:
             bookie.release(Op.ADD)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.client.terms.term_segment import RecordedTermSegment, TermSegment
+from octavo.client.log.stream.lead import StreamSegment
+from octavo.client.write.copies.policy import RecordedCopies
+from octavo.client.write.policies import NO_COPIES
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
 from octavo.metadata.stream.model import StreamState
 from octavo.protocol.errors import InvalidArgumentError
@@ -47,7 +49,7 @@ def owing(term: int, first: int, last: int) -> Debt:
 async def test_a_log_with_all_copies_rests_without_debt(logs: LogCluster) -> None:
     log = await recorded_log(logs, full_copies_patience_seconds=WAIT_SECONDS)
     async with log.lead() as writer:
-        assert isinstance(writer._active.writer, RecordedTermSegment)
+        assert isinstance(writer._active.core.copies, RecordedCopies)
         await asyncio.gather(*(writer.add(b"x") for _ in range(10)))
     root = await logs.root()
     assert (root.state, root.full_copies) == (StreamState.AT_REST, FullCopies.RECORDED)
@@ -88,8 +90,9 @@ async def test_what_lacks_copies_at_rest_is_recorded(logs: LogCluster) -> None:
 async def test_a_roll_and_a_renewal_record_what_they_leave_behind_and_wait_for_nothing(logs: LogCluster) -> None:
     log = await recorded_log(logs, full_copies_patience_seconds=WAIT_SECONDS)
     writer = await log.lead()
-    segment = writer._active.writer
-    assert isinstance(segment, RecordedTermSegment)
+    assert isinstance(writer._active, StreamSegment)
+    assert isinstance(writer._active.core.copies, RecordedCopies)
+    segment = writer._active.term
     term = segment.term
     logs.bookies[2].hold(Op.ADD)
     for _ in range(3):
@@ -215,9 +218,9 @@ async def test_a_log_without_the_option_records_nothing(logs: LogCluster) -> Non
     writer = await log.lead()
     logs.bookies[2].hold(Op.ADD)
     await writer.add(b"x")
-    segment = writer._active.writer
-    assert type(segment) is TermSegment
-    assert await segment.roll()
+    assert isinstance(writer._active, StreamSegment)
+    assert writer._active.core.copies is NO_COPIES
+    assert await writer._active.term.roll()
     await writer.close()
     root = await logs.root()
     assert root.full_copies is None

@@ -40,7 +40,7 @@ async def logs() -> AsyncIterator[LogCluster]:
 
 async def fail(writer: octavo.LogWriter, error: OctavoError) -> None:
     """Let the term that is written fail, as any defect or lost quorum would."""
-    writer._active.writer._fail(error)
+    writer._active.core.fail(error)
 
 
 async def test_a_leader_that_heals_stays_the_same_leader_in_the_next_term(logs: LogCluster) -> None:
@@ -140,7 +140,7 @@ async def test_a_term_that_a_leader_gave_up_opening_and_that_stands_after_all_is
         await writer.add(b"0")
         store.interpose("compare_and_set_stream", delayed)
         if given_up == "renewal":
-            renewing = asyncio.ensure_future(writer._active.writer.renew())  # type: ignore[attr-defined]
+            renewing = asyncio.ensure_future(writer._active.term.renew())  # type: ignore[attr-defined]
             await asyncio.wait_for(sent.wait(), WAIT_SECONDS)
         await fail(writer, octavo.QuorumLostError("for a test"))
         assert await asyncio.wait_for(writer.add(b"1"), WAIT_SECONDS) == 1
@@ -191,7 +191,7 @@ async def test_a_takeover_that_another_client_begins_and_does_not_end_is_ended_b
 async def test_adds_go_on_across_a_renewal(logs: LogCluster) -> None:
     log = await logs.log()
     async with log.lead() as writer:
-        segment: Any = writer._active.writer
+        segment: Any = writer._active.term
         adds = [asyncio.ensure_future(writer.add(b"%d" % number)) for number in range(50)]
         await loop_turns(1)
         renewing = asyncio.ensure_future(segment.renew())
@@ -209,7 +209,7 @@ async def test_a_bookie_that_refuses_the_term_for_doubt_is_got_back_by_a_renewal
     log = await logs.log(log_retention_seconds=0.02, resend_delay_seconds=0.01)
     async with log.lead() as writer:
         await writer.add(b"0")
-        segment: Any = writer._active.writer
+        segment: Any = writer._active.term
         doubtful = logs.bookies[2]
         doubtful.refuse(Op.ADD, BookieInDoubtError("it has lost a disk"))
         await writer.add(b"1")
@@ -219,7 +219,7 @@ async def test_a_bookie_that_refuses_the_term_for_doubt_is_got_back_by_a_renewal
         await eventually(lambda: not segment.is_refused_for_doubt)
         term = segment.term
         assert await writer.add(b"2") == 2
-        await eventually(lambda: place(term, 0) in doubtful.ledger(segment.id).entries)
+        await eventually(lambda: place(term, 0) in doubtful.ledger(segment.core.id).entries)
         assert (segment.term, writer.term) == (term, 1), "there is no reason for another one"
 
 
@@ -232,7 +232,7 @@ async def test_a_log_rolls_by_size_and_by_age_and_adds_go_on(logs: LogCluster) -
             count += 1
         await eventually(lambda: writer._rolling is None)
         active = writer._active
-        assert active.writer.length_pushed == 100 * count, "of all fragments"
+        assert active.core.length_pushed == 100 * count, "of all fragments"
         assert active.full_at == (await logs.root()).last_fragment.length_before + 1000
         sizes = [one.length_before for one in (await logs.root()).fragments]
         assert all(later > before for before, later in pairwise(sizes))

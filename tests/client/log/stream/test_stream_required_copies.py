@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from octavo.client.log.stream.lead import StreamSegment
 from octavo.client.log.writer.writer import LogWriter
-from octavo.client.terms.term_segment import RequiredTermSegment
+from octavo.client.terms.term import Term
+from octavo.client.write.copies.policy import RequiredCopies
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.protocol.errors import (
@@ -39,14 +41,15 @@ async def logs() -> AsyncIterator[LogCluster]:
         yield made
 
 
-def segment_of(writer: LogWriter) -> RequiredTermSegment:
-    segment = writer._active.writer
-    assert isinstance(segment, RequiredTermSegment)
-    return segment
+def segment_of(writer: LogWriter) -> Term:
+    segment = writer._active
+    assert isinstance(segment, StreamSegment)
+    assert isinstance(segment.core.copies, RequiredCopies)
+    return segment.term
 
 
 async def until_full(writer: LogWriter) -> None:
-    await eventually(lambda: segment_of(writer)._pipeline.debt().is_empty)
+    await eventually(lambda: segment_of(writer).core.pipeline.debt().is_empty)
 
 
 def check_copies(logs: LogCluster, root: StreamMetadata) -> None:
@@ -219,9 +222,9 @@ async def more_bookies(logs: LogCluster, count: int) -> list[FakeBookie]:
     return bookies
 
 
-async def roll_to(segment: RequiredTermSegment, place: Callable[[], Awaitable[Sequence[BookieId]]]) -> bool:
+async def roll_to(segment: Term, place: Callable[[], Awaitable[Sequence[BookieId]]]) -> bool:
     """Roll onto bookies that the test chooses."""
-    path = segment._write_path
+    path = segment.core.path
     assert path is not None
     return await path.replication.roll(place)
 
@@ -239,7 +242,7 @@ async def test_a_roll_onto_other_bookies_copies_first(logs: LogCluster) -> None:
 
     async def other_ones() -> tuple[BookieId, ...]:
         for name in names:
-            await segment._pool.get(BookieId(name)).wait_writable(timeout_seconds=WAIT_SECONDS)
+            await segment.core.tools.pool.get(BookieId(name)).wait_writable(timeout_seconds=WAIT_SECONDS)
         return tuple(map(BookieId, names))
 
     for one in others:
@@ -262,7 +265,7 @@ async def test_a_roll_onto_other_bookies_copies_first(logs: LogCluster) -> None:
     root = await logs.root()
     assert root.debts == ()
     check_copies(logs, root)
-    assert not segment._pool.quarantined()
+    assert not segment.core.tools.pool.quarantined()
 
 
 async def test_a_roll_whose_new_bookie_fails_changes_nothing(logs: LogCluster) -> None:
@@ -277,7 +280,7 @@ async def test_a_roll_whose_new_bookie_fails_changes_nothing(logs: LogCluster) -
     present = segment.stream.last_fragment.bookies
 
     async def other_ones() -> tuple[BookieId, ...]:
-        await segment._pool.get(BookieId(other.bookie_id)).wait_writable(timeout_seconds=WAIT_SECONDS)
+        await segment.core.tools.pool.get(BookieId(other.bookie_id)).wait_writable(timeout_seconds=WAIT_SECONDS)
         return tuple(BookieId(one.bookie_id) for one in (other, logs.bookies[2], logs.bookies[0]))
 
     assert not await roll_to(segment, other_ones)
@@ -357,7 +360,7 @@ async def test_a_renewal_at_the_end_of_a_term_waits_for_the_copies(logs: LogClus
     logs.bookies[2].hold(Op.ADD)
     await writer.add(b"x")
     term = segment.term
-    segment._renewal_place = place(term, 1)
+    segment._renewal_place = segment.core.limit = place(term, 1)
     waiting = asyncio.ensure_future(writer.add(b"y"))
     await eventually(lambda: segment._renewing is not None)
     renewing, loop = segment._renewing, asyncio.get_running_loop()

@@ -53,7 +53,7 @@ async def go_on(log: octavo.Log, writer: octavo.LogWriter, how: str) -> None:
     if how == "taken over":
         writer = await log.take_over()
     elif how == "renewed":
-        await writer._active.writer.renew()  # type: ignore[attr-defined]
+        await writer._active.term.renew()  # type: ignore[attr-defined]
     await writer.add(b"after the dump")
     await writer.add(b"and known to the bookies as confirmed")
     await writer.close()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from octavo.client.client import Client
+from octavo.client.log.stream.lead import StreamSegment
 from octavo.client.options import ClientOptions
-from octavo.client.terms.term_writer import TermWriter
 from octavo.protocol.errors import InternalError, MetadataUnavailableError, OctavoError
 from support.clusters.log_cluster import QUICK, LogCluster, open_log_cluster
 from support.metadata.interposed_store import InterposedStore
@@ -110,13 +110,13 @@ async def life(client: octavo.Client, known: Known) -> None:
 
 
 async def _renew(writer: octavo.LogWriter) -> None:
-    segment = writer._active.writer
-    assert isinstance(segment, TermWriter)
-    await segment.renew()
+    segment = writer._active
+    assert isinstance(segment, StreamSegment)
+    await segment.term.renew()
 
 
 async def _fail(writer: octavo.LogWriter) -> None:
-    writer._active.writer._fail(octavo.QuorumLostError("for a test"))
+    writer._active.core.fail(octavo.QuorumLostError("for a test"))
 
 
 async def check(logs: LogCluster, known: Known) -> None:

@@ -86,7 +86,7 @@ async def test_an_add_of_the_turn_in_which_the_writer_is_closed_is_refused(logs:
 
 async def fail(writer: octavo.LogWriter) -> None:
     """Let the segment that is written fail, as any defect or lost quorum would."""
-    writer._active.writer._fail(octavo.QuorumLostError("for a test"))
+    writer._active.core.fail(octavo.QuorumLostError("for a test"))
 
 
 # --- roll -------------------------------------------------------------------------------------------------------------

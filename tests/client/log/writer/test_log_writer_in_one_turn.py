@@ -44,7 +44,7 @@ class Segment(ActiveSegment):
         self.entries: list[bytes] = []
         self.acknowledged_count = 0
         self.moved = asyncio.Event()
-        self.writer = cast(Any, self)
+        self.core = cast(Any, self)
 
     @property
     def length_pushed(self) -> int:
@@ -62,11 +62,11 @@ class Segment(ActiveSegment):
         if self.failure is None and self.acknowledged_count < len(self.entries):
             self.acknowledged_count = len(self.entries)
             self.moved.set()
-            self.acknowledged(self.acknowledged_count - 1)
+            self.front.acknowledged(0, self.first_position + self.acknowledged_count - 1, 0)
 
     def fail(self, error: OctavoError | None = None) -> None:
         if self.failure is None:
-            self.failed(error or QuorumLostError("for a test"))
+            self.front.failed(error or QuorumLostError("for a test"))
             self.moved.set()
 
     async def abandon(self) -> None:

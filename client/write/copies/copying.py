@@ -1,4 +1,4 @@
-"""The shell of the pipeline of a ledger with full copies (rules G2 to G4).
+"""The part of replication that a ledger with full copies adds (rules G2 to G4).
 
 It waits until nothing needs further copies, and copies to joiners before an ensemble changes or a roll begins. A
 joiner that refuses what it is sent, does not answer in time, or loses its connection has failed, and what it confirmed
@@ -9,51 +9,68 @@ pause.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.terms_known import WithoutTerms
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.copies.full_copies import FullCopiesPipeline, RequiredChanges
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, Phase
-from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Full, Pipeline, Send, SendForce
-from octavo.client.write.replication import NO_ANSWER, NOTHING_LACKING, Replication
-from octavo.metadata.ledger.debts import FullCopies
-from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.client.write.part import Shell
+from octavo.client.write.pipeline import Acknowledge, Effect, Full, Pipeline, Send
 from octavo.protocol.errors import BookieInDoubtError, BookieOverloadedError, OctavoError
+from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Add, Added, AddFlag
 from octavo.protocol.quorums import Quorums
 
 
-class FullCopiesReplication(Replication):
-    """See the module. ``on_full(entries, payload_bytes)`` is called as the LAFR rises."""
+class Copying:
+    """See the module, and :class:`octavo.client.write.part.Part`. ``on_full(entries, payload_bytes)`` is called as the
+    LAFR rises."""
+
+    flags = AddFlag.NONE
 
     pipeline: FullCopiesPipeline
+    _shell: Shell
 
-    def __init__(
-        self, metadata: LedgerMetadata, *arguments: Any, on_full: Callable[[int, int], None], **keywords: Any
-    ) -> None:
-        self._required = metadata.full_copies is FullCopies.REQUIRED
+    def __init__(self, *, required: bool, on_full: Callable[[int, int], None]) -> None:
+        self._required = required
         self._on_full = on_full
+        self._changes: RequiredChanges | None = None
+        """Where copies are required."""
         self._full_waiter: asyncio.Future[None] | None = None
         self._joining: dict[int, tuple[BookieConnection, str | None]] = {}
         """By the slots that they are to take: the connections of joiners, and the processes that they led to when
         copying began."""
         self._copied: asyncio.Event | None = None
         """Set whenever copying may be over; None while nothing is copied."""
-        super().__init__(metadata, *arguments, **keywords)
 
-    def _make_pipeline(self, quorums: Quorums, first_entry_id: int, length: int) -> Pipeline:
-        return FullCopiesPipeline(
+    def begin(self, shell: Shell, quorums: Quorums, first_entry_id: int, length: int) -> Pipeline:
+        """As :meth:`Part.begin`."""
+        self._shell = shell
+        self._size = quorums.ensemble_size
+        self.pipeline = FullCopiesPipeline(
             quorums,
             required=self._required,
-            retained_bytes_max=self._options.retained_bytes_max,
+            retained_bytes_max=shell.options.retained_bytes_max,
             first_entry_id=first_entry_id,
             length=length,
         )
+        return self.pipeline
 
-    def _make_changes(self, *arguments: Any, **keywords: Any) -> EnsembleChanges:
-        return (RequiredChanges if self._required else EnsembleChanges)(*arguments, **keywords)
+    def changes(self, quorums: Quorums, ensemble: Sequence[BookieId], **times: float) -> EnsembleChanges:
+        """As :meth:`Part.changes`."""
+        if not self._required:
+            return EnsembleChanges(self.pipeline, quorums, ensemble, **times)
+        self._changes = RequiredChanges(self.pipeline, quorums, ensemble, **times)
+        return self._changes
+
+    def connecting(self, position: int) -> bool:
+        """As :meth:`Part.connecting`."""
+        del position
+        return True
+
+    def pushed(self) -> None:
+        """As :meth:`Part.pushed`: nothing."""
 
     # --- full copies ----------------------------------------------------------------------------------------------
 
@@ -61,8 +78,8 @@ class FullCopiesReplication(Replication):
         """Wait until no acknowledged entry waits for copies, for so long at most; whether that is so."""
         try:
             async with asyncio.timeout(seconds):
-                while not self.pipeline.is_full and not self._stopped:
-                    self._full_waiter = self._loop.create_future()
+                while not self.pipeline.is_full and not self._shell.stopped:
+                    self._full_waiter = self._shell.loop.create_future()
                     await self._full_waiter
         except TimeoutError:
             return False
@@ -71,79 +88,71 @@ class FullCopiesReplication(Replication):
     async def copy_to_doubtful(self) -> None:
         """Give bookies that refuse this term because they have lost a disk the copies that they lack of what is
         acknowledged, as recovery adds, which they take (rule T12). Adds do not pass meanwhile."""
-        for position, refusal in enumerate(self._refusals):
+        for position, refusal in enumerate(self._shell.refusals):
             if isinstance(refusal, BookieInDoubtError):
                 await self._copy_to_doubtful(position, self.pipeline.tenure(position))
 
     async def _copy_to_doubtful(self, position: int, tenure: int) -> None:
-        connection = self._connections[position]
+        connection = self._shell.connections[position]
         if isinstance(connection, WithoutTerms):
             return
         for run in self.pipeline.acknowledged_lacking(position):
             entries = list(self.pipeline.share(run, position))
-            add = Add(self._ledger_id, self._ledger_key, self._flags | AddFlag.RECOVERY, self._term, entries)
+            address = self._shell.address
+            add = Add(*address._replace(flags=address.flags | AddFlag.RECOVERY), entries)
             try:
-                answer = await connection.request(add, timeout_seconds=self._options.request_timeout_seconds)
+                answer = await connection.request(add, timeout_seconds=self._shell.options.request_timeout_seconds)
             except OctavoError:
                 return
             if isinstance(answer, Added):
-                self._perform(self.pipeline.on_confirmed(position, run.number, tenure))
+                self._shell.perform(self.pipeline.on_confirmed(position, run.number, tenure))
 
     def describe_short(self) -> str:
         """Each bookie that lacks copies, for an error message."""
         return "; ".join(
-            f"bookie {connection.bookie_id}: {self._answer(position)}"
-            for position, connection in enumerate(self._connections)
-            if self.pipeline.short_at(position)
+            f"bookie {connection.bookie_id}: {self._shell.answer(position)}"
+            for position, connection in enumerate(self._shell.connections)
+            if self.lacks(position)
         )
 
-    def _answer(self, position: int) -> str:
-        answer = super()._answer(position)
-        return NO_ANSWER if answer == NOTHING_LACKING and self.pipeline.short_at(position) else answer
+    def lacks(self, position: int) -> bool:
+        """As :meth:`Part.lacks`."""
+        return bool(self.pipeline.short_at(position))
 
     def stop(self) -> None:
-        """See the base class."""
-        super().stop()
+        """As :meth:`Part.stop`."""
         self._wake(self._full_waiter)
-        if self._copied is not None:
-            self._copied.set()
+        self._copying_moved()
 
     @staticmethod
     def _wake(waiter: asyncio.Future[None] | None) -> None:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _perform_other(self, effect: Acknowledge | Accept | SendForce | Full) -> None:
+    def perform(self, effect: Effect) -> None:
+        """As :meth:`Part.perform`."""
         if isinstance(effect, Full):
             self._on_full(effect.entries, effect.payload_bytes)
             self._wake(self._full_waiter)
+        elif isinstance(effect, Send):
+            self._send_to_joiner(effect.position - self._size, effect)
         else:
-            super()._perform_other(effect)
+            assert isinstance(effect, Acknowledge), "nothing is deferred here"
+            self._shell.tell(effect)
 
     # --- joiners --------------------------------------------------------------------------------------------------
-
-    def _perform(self, effects: Sequence[Effect]) -> None:
-        if not self._joining:
-            super()._perform(effects)
-            return
-        size = self._quorums.ensemble_size
-        for effect in effects:
-            if type(effect) is Send and effect.position >= size:
-                self._send_to_joiner(effect.position - size, effect)
-            else:
-                super()._perform((effect,))
 
     def _send_to_joiner(self, position: int, effect: Send) -> None:
         number, attempt = effect.run.number, effect.tenure
         if position not in self._joining:
             return
-        request_id = self._next_request_id()
+        request_id = self._shell.next_request_id()
         entries = list(self.pipeline.share(effect.run, position))
         taken = self._joining[position][0].send(
-            Add(self._ledger_id, self._ledger_key, self._flags, self._term, entries).encode(request_id),
+            Add(*self._shell.address, entries).encode(request_id),
             request_id,
-            partial(self._guarded, self._joiner_outcome, position, number, attempt),
-            timeout_seconds=self._options.request_timeout_seconds,
+            partial(self._shell.guarded, self._joiner_outcome, position, number, attempt),
+            timeout_seconds=self._shell.options.request_timeout_seconds,
         )
         if not taken:
             self.pipeline.on_joiner_unsent(position, number, attempt)
@@ -156,16 +165,16 @@ class FullCopiesReplication(Replication):
             self._copying_moved()
         elif isinstance(outcome, BookieOverloadedError):
             self.pipeline.on_joiner_unsent(position, number, attempt)
-            self._loop.call_later(
-                self._options.resend_delay_seconds, self._guarded, self._make_joiner_ready, position, attempt
+            shell = self._shell
+            shell.loop.call_later(
+                shell.options.resend_delay_seconds, shell.guarded, self._make_joiner_ready, position, attempt
             )
         else:
             self._joiner_failed(position)
 
-    def _outcome(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
-        super()._outcome(position, number, tenure, outcome)
-        if self._copied is not None:
-            self._copied.set()
+    def answered(self) -> None:
+        """As :meth:`Part.answered`: what was copied may be enough now."""
+        self._copying_moved()
 
     def _copying_moved(self) -> None:
         if self._copied is not None:
@@ -173,7 +182,7 @@ class FullCopiesReplication(Replication):
 
     def _make_joiner_ready(self, position: int, attempt: int) -> None:
         if attempt == self.pipeline.attempt and position in self._joining and self._joining[position][0].writable:
-            self._perform(self.pipeline.on_joiner_ready(position, attempt))
+            self._shell.perform(self.pipeline.on_joiner_ready(position, attempt))
 
     def _joiner_changed(self, position: int, attempt: int, connection: BookieConnection) -> None:
         if attempt != self.pipeline.attempt or position not in self._joining:
@@ -185,24 +194,24 @@ class FullCopiesReplication(Replication):
 
     def _joiner_failed(self, position: int) -> None:
         connection, _ = self._joining.pop(position)
-        self._pool.put_in_quarantine(connection.bookie_id)
-        changes = self._changes
-        assert isinstance(changes, RequiredChanges), "only there do bookies join"
-        changes.on_joiner_failed(self._loop.time())
+        self._shell.pool.put_in_quarantine(connection.bookie_id)
+        assert self._changes is not None, "only where copies are required do bookies join"
+        self._changes.on_joiner_failed(self._shell.loop.time())
         self._copying_moved()
 
-    async def _decided(self, chosen: Commit | None) -> Commit | None:
+    async def before_commit(self, chosen: Commit | None) -> Commit | None:
+        """As :meth:`Part.before_commit`: the joiners get copies first (rule G3)."""
         changes = self._changes
-        if not isinstance(changes, RequiredChanges) or chosen is not None or changes.phase is not Phase.COPYING:
+        if changes is None or chosen is not None or changes.phase is not Phase.COPYING:
             return chosen
         self._joining = {
             position: (connection, connection.boot_id)
-            for position, connection in ((at, self._pool.get(name)) for at, name in changes.joiners.items())
+            for position, connection in ((at, self._shell.pool.get(name)) for at, name in changes.joiners.items())
         }
         self._copied = asyncio.Event()
         attempt = self.pipeline.attempt
         removers = [
-            connection.add_state_listener(partial(self._guarded, self._joiner_changed, position, attempt))
+            connection.add_state_listener(partial(self._shell.guarded, self._joiner_changed, position, attempt))
             for position, (connection, _) in self._joining.items()
         ]
         try:
@@ -213,11 +222,11 @@ class FullCopiesReplication(Replication):
             for remove in removers:
                 remove()
             self._joining, self._copied = {}, None
-            self._perform(self.pipeline.resume())
+            self._shell.perform(self.pipeline.resume())
 
     async def _copy(self, changes: RequiredChanges, moved: asyncio.Event) -> Commit | None:
         """The change, once enough is copied; None if it is not made."""
-        while changes.phase is Phase.COPYING and not self._stopped:
+        while changes.phase is Phase.COPYING and not self._shell.stopped:
             moved.clear()
             # A process that has taken the joiner's place may have lost what was confirmed, although no break of the
             # connection was seen (rule G3).
