@@ -36,8 +36,8 @@ class ChainLayout:
         self._name = document.name
         self._log_id = document.log_id
         self._password = password
-        self._writer: LogWriter | None = None
-        """The latest writer made by this handle, until it is closed."""
+        self._leading: tuple[ChainLead, LogWriter] | None = None
+        """The latest lead of this handle and its writer, until that is closed."""
         self._housekeeper = Housekeeper(access, document.name, document.log_id)
         self.view = ChainView(access, document, password, reach_of=self._reach_of)
 
@@ -51,16 +51,20 @@ class ChainLayout:
         self.view.take(document)
 
         def closed(writer: LogWriter) -> None:
-            if self._writer is writer:
-                self._writer = None
+            if self._leading is not None and self._leading[1] is writer:
+                self._leading = None
             on_close(writer)
 
         lead = ChainLead(self._access, candidate, document, active, owner=owner)
-        self._writer = LogWriter(self._access, lead, lease=lease, on_close=closed)
-        return self._writer
+        writer = LogWriter(self._access, lead, lease=lease, on_close=closed)
+        self._leading = lead, writer
+        return writer
 
     def _reach_of(self, ledger_id: LedgerId) -> Reach | None:
-        return None if self._writer is None else self._writer._reach_of(ledger_id)
+        if self._leading is None:
+            return None
+        lead, writer = self._leading
+        return lead.reach_of(ledger_id, writer.end)
 
     # --- what is kept -------------------------------------------------------------------------------------------------
 

@@ -69,16 +69,14 @@ class ChainLead:
         """As :meth:`LogLead.lacking_copies`: nothing."""
 
     def reach_of(self, ledger_id: LedgerId, acknowledged_stop: int) -> Reach | None:
-        """As :meth:`LogLead.reach_of`."""
+        """How far this client has got in one of the last two ledgers, given the position after the last one
+        acknowledged; None of any other ledger."""
         if self.active.ledger_id == ledger_id:
             return Reach(max(0, acknowledged_stop - self.active.first_position), is_final=False)
         if self._previous is not None and self._previous[0].ledger_id == ledger_id:
             # A roll waits until everything sent is acknowledged.
             return Reach(self.active.first_position - self._previous[0].first_position, is_final=True)
         return None
-
-    def stream_reach(self, acknowledged_stop: int) -> None:
-        """As :meth:`LogLead.stream_reach`."""
 
     # --- healing ------------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,7 @@ from typing import Protocol
 
 from octavo.client.log.seam.active_segment import ActiveSegment
 from octavo.client.log.seam.quorum_change import QuorumChange
-from octavo.client.log.seam.view import Reach
 from octavo.protocol.errors import OctavoError
-from octavo.protocol.ids import LedgerId
 
 
 class Upkeep(Protocol):
@@ -95,10 +93,3 @@ class LogLead(Protocol):
 
     async def abandon(self) -> None:
         """Stop writing, and leave the rest as a crash would."""
-
-    def reach_of(self, ledger_id: LedgerId, acknowledged_stop: int) -> Reach | None:
-        """How far this client has got in one of a chain's last two ledgers, given the position after the last one
-        acknowledged; None of any other ledger."""
-
-    def stream_reach(self, acknowledged_stop: int) -> tuple[int, int] | None:
-        """The present term of a stream, and the position after the last one acknowledged in it; None of a chain."""

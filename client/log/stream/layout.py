@@ -12,7 +12,7 @@ from octavo.client.log.seam.end_moved import EndMovedError
 from octavo.client.log.seam.entries import Gap
 from octavo.client.log.stream.changes import ForgetTruncation, NoteTruncation, SetStreamRetention
 from octavo.client.log.stream.housekeeping import StreamHousekeeper
-from octavo.client.log.stream.lead import take_over_stream
+from octavo.client.log.stream.lead import StreamLead, take_over_stream
 from octavo.client.log.stream.status import segments_of_stream
 from octavo.client.log.stream.update import update_stream_log
 from octavo.client.log.stream.view import StreamView
@@ -53,8 +53,8 @@ class StreamLayout:
         self._log_id = document.log_id
         self._password = password
         self._housekeeper = StreamHousekeeper(access, document.name, document.log_id)
-        self._writer: LogWriter | None = None
-        """The latest writer made by this handle, until it is closed."""
+        self._leading: tuple[StreamLead, LogWriter] | None = None
+        """The latest lead of this handle and its writer, until that is closed."""
         self.view = StreamView(access, document, root, password, reach=self._reach)
 
     # --- leading ------------------------------------------------------------------------------------------------------
@@ -63,11 +63,11 @@ class StreamLayout:
         """Take the log over at once."""
 
         def closed(writer: LogWriter) -> None:
-            if self._writer is writer:
-                self._writer = None
+            if self._leading is not None and self._leading[1] is writer:
+                self._leading = None
             on_close(writer)
 
-        self._writer = await take_over_stream(
+        self._leading = await take_over_stream(
             self._access,
             self.view.document,
             self.view.root,
@@ -77,10 +77,13 @@ class StreamLayout:
             on_close=closed,
             on_root=self.view.take_root,
         )
-        return self._writer
+        return self._leading[1]
 
     def _reach(self) -> tuple[int, int] | None:
-        return None if self._writer is None else self._writer._stream_reach()
+        if self._leading is None:
+            return None
+        lead, writer = self._leading
+        return lead.reach(writer.end)
 
     # --- what is kept -------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,6 @@ from octavo.protocol.errors import (
     OctavoError,
     TermOverError,
 )
-from octavo.protocol.ids import LedgerId
 
 log = logging.getLogger("octavo.client")
 
@@ -274,11 +273,8 @@ class StreamLead:
 
     # --- how far it has got -------------------------------------------------------------------------------------------
 
-    def reach_of(self, ledger_id: LedgerId, acknowledged_stop: int) -> None:
-        """As :meth:`LogLead.reach_of`."""
-
-    def stream_reach(self, acknowledged_stop: int) -> tuple[int, int]:
-        """As :meth:`LogLead.stream_reach`."""
+    def reach(self, acknowledged_stop: int) -> tuple[int, int]:
+        """The present term, and the position after the last one acknowledged in it, given that of the log."""
         return self.active.term.term, max(acknowledged_stop, self.active.first_position)
 
 
@@ -292,11 +288,11 @@ async def take_over_stream(
     lease: LogLock | None,
     on_close: Callable[[LogWriter], object],
     on_root: Callable[[Versioned[StreamMetadata]], object],
-) -> LogWriter:
-    """Take over a log that is a stream, and give its writer. ``document`` and ``stream`` are what the client knows,
-    which may be old. To read the stream first would take a tenth of a takeover, and seldom tell anything new. Raises as
-    ``Log.lead``, :class:`LeaseLostError` once ``lease`` is lost, and :class:`UnauthorizedError` before anything is
-    fenced."""
+) -> tuple[StreamLead, LogWriter]:
+    """Take over a log that is a stream, and give its lead and its writer. ``document`` and ``stream`` are what the
+    client knows, which may be old. To read the stream first would take a tenth of a takeover, and seldom tell anything
+    new. Raises as ``Log.lead``, :class:`LeaseLostError` once ``lease`` is lost, and :class:`UnauthorizedError` before
+    anything is fenced."""
     lead = StreamLead(access, document, checked_secrets(stream.value, password), upkeep=upkeep, on_root=on_root)
     await lead.take_over(stream, held_by(lease, document.name))
-    return LogWriter(access, lead, lease=lease, on_close=on_close)
+    return lead, LogWriter(access, lead, lease=lease, on_close=on_close)

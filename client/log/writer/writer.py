@@ -24,7 +24,6 @@ from octavo.client.log.seam.access import LedgerAccess, used_before
 from octavo.client.log.seam.active_segment import ActiveSegment
 from octavo.client.log.seam.lead import LogLead
 from octavo.client.log.seam.quorum_change import QuorumChange
-from octavo.client.log.seam.view import Reach
 from octavo.client.log.writer.adds import AddFront, Run, copy_error
 from octavo.client.log.writer.life import NEXT, Life
 from octavo.client.log.writer.lock import LogLock
@@ -45,7 +44,6 @@ from octavo.protocol.errors import (
     OctavoError,
     UnderReplicatedError,
 )
-from octavo.protocol.ids import LedgerId
 
 log = logging.getLogger("octavo.client")
 
@@ -139,14 +137,6 @@ class LogWriter(AddFront, Closable):
     def closed(self) -> bool:
         """Whether :meth:`close` has ended."""
         return self._closing is not None and self._closing.done()
-
-    def _reach_of(self, ledger_id: LedgerId) -> Reach | None:
-        """How far this writer has got in one of a chain's last two segments; None of any other ledger."""
-        return self._lead.reach_of(ledger_id, self._acknowledged_stop)
-
-    def _stream_reach(self) -> tuple[int, int] | None:
-        """The present term of a stream, and the position after the last one acknowledged in it; None of a chain."""
-        return self._lead.stream_reach(self._acknowledged_stop)
 
     def check_usable(self) -> None:
         """Raise what an add would be refused with now."""
