@@ -31,10 +31,18 @@ _IDS_NAMED_MAX = 5
 
 
 class ExplicitIdWriter(Closable):
-    """Appends entries under ids that the application chooses: each id from 0 on exactly once, in any order. Made by
-    :meth:`octavo.client.client.Client.create_ledger` with ``ids="explicit"``.
+    """Appends entries under ids that the application chooses: each id from 0 on exactly once, in any order.
 
-    Behaves as :class:`LedgerWriter`, except for :meth:`add`, :meth:`add_nowait` and a gap at :meth:`close`.
+    Made by :meth:`octavo.client.client.Client.create_ledger` with ``ids="explicit"``. Behaves as :class:`LedgerWriter`,
+    except for :meth:`add`, :meth:`add_nowait` and a gap at :meth:`close`.
+
+    Examples:
+        >>> second = ledger.add_nowait(b"second", entry_id=1)
+        >>> await ledger.add(b"first", entry_id=0)
+        0
+        >>> await second
+        1
+        >>> await ledger.close()
     """
 
     def __init__(self, make_writer: Callable[[Callable[[OctavoError], None]], LedgerWriter], options: ClientOptions):
@@ -100,23 +108,50 @@ class ExplicitIdWriter(Closable):
         The lowest missing id is always accepted, and waits for room in the window. An entry above it is held until all
         lower ids are there. Cancelling the call does not withdraw the entry.
 
-        Raises as :meth:`LedgerWriter.add` does; :class:`InvalidArgumentError` if ``entry_id`` is not an entry id;
-        :class:`DuplicateEntryError` if it was added already; :class:`WouldBlock` if it is more than a window above the
-        lowest missing id. It does not wait in that case, because the same task may be the one to add the missing id.
+        Examples:
+            >>> await ledger.add(b"first", entry_id=0)
+            0
+
+        Raises:
+            InvalidArgumentError: ``entry_id`` is not an entry id.
+            DuplicateEntryError: It was added already.
+            WouldBlock: It is more than a window above the lowest missing id. The call does not wait in that case,
+                because the same task may be the one to add the missing id.
+            OctavoError: As :meth:`LedgerWriter.add`.
         """
         return await self._offer(checked_payload(payload), entry_id)
 
     def add_nowait(self, payload: Payload, *, entry_id: int) -> asyncio.Future[EntryId]:
-        """As :meth:`add`, but returns a future of the id, and raises :class:`WouldBlock` also for the lowest missing id
-        while the window is full. If the application does not look at a future that failed, :meth:`close` raises the
-        failure."""
+        """As :meth:`add`, but returns a future of the id.
+
+        If the application does not look at a future that failed, :meth:`close` raises the failure.
+
+        Examples:
+            >>> future = ledger.add_nowait(b"first", entry_id=0)
+            >>> await future
+            0
+
+        Raises:
+            WouldBlock: The window is full, also for the lowest missing id.
+            OctavoError: At once what :meth:`add` refuses an id or a payload with, or a closed or failed writer.
+        """
         checked = checked_payload(payload)
         if entry_id == self._held.missing:
             self._writer._check_room(len(checked))
         return self._offer(checked, entry_id)
 
     async def flush(self) -> None:
-        """Return once every entry below the first missing one is acknowledged. Raises the writer's failure."""
+        """Return once every entry below the first missing one is acknowledged.
+
+        Examples:
+            >>> future = ledger.add_nowait(b"first", entry_id=0)
+            >>> await ledger.flush()
+            >>> future.result()
+            0
+
+        Raises:
+            OctavoError: The writer's failure.
+        """
         await self._writer.flush()
 
     def _offer(self, payload: bytes, entry_id: int) -> asyncio.Future[EntryId]:
@@ -148,9 +183,14 @@ class ExplicitIdWriter(Closable):
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close the ledger as :meth:`LedgerWriter.close` does. Entries that are held above a missing id do not become
-        part of it: their adds fail at once (they did not happen), and this call raises :class:`LedgerClosedError`,
-        naming the missing id, when the ledger is closed.
+        """Close the ledger as :meth:`LedgerWriter.close` does.
+
+        Entries that are held above a missing id do not become part of it: their adds fail at once (they did not
+        happen).
+
+        Raises:
+            LedgerClosedError: Entries were held; it names the missing id. The ledger is closed.
+            OctavoError: As :meth:`LedgerWriter.close`.
         """
         check_loop(self._loop)
         held = self._held.give_up()

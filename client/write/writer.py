@@ -52,6 +52,13 @@ class LedgerWriter(AddWindow, Closable):
     An async context manager: leaving the block waits for pending adds, closes the ledger and raises the first failure.
     Leaving it on an exception closes the ledger with the entries acknowledged so far and never masks that exception.
     Used from one event loop.
+
+    Examples:
+        >>> await ledger.add(b"payload")
+        0
+        >>> await ledger.close()
+        >>> ledger.metadata.state.name, ledger.metadata.last_entry_id
+        ('CLOSED', 0)
     """
 
     _create_future: Callable[[], asyncio.Future[EntryId]]
@@ -135,14 +142,23 @@ class LedgerWriter(AddWindow, Closable):
 
         Waits for room in the window (options ``window_entries`` and ``window_bytes``). Cancelling the call does not
         withdraw the entry: it is added all the same. ``payload`` may be a bytearray or memoryview, which is copied; it
-        has at most ``octavo.protocol.limits.ENTRY_PAYLOAD_BYTES_MAX`` bytes.
+        has at most ``octavo.protocol.limits.ENTRY_PAYLOAD_BYTES_MAX`` bytes. When the writer has failed, each add gets
+        the failure; its ``may_have_happened`` says whether the entry may be in the ledger (rule W6).
 
-        Raises :class:`EntryTooLargeError` and :class:`InvalidArgumentError` for the payload, and
-        :class:`LedgerClosedError` after :meth:`close`. When the writer has failed, raises the failure:
-        :class:`LedgerFencedError` (another client recovers the ledger), :class:`QuorumLostError`,
-        :class:`MetadataUnavailableError` (a failed bookie could not be replaced), :class:`NoSuchLedgerError` (the
-        ledger has been deleted), :class:`UnauthorizedError`, :class:`DuplicateEntryError`. ``may_have_happened`` of the
-        error says whether the entry may be in the ledger (rule W6).
+        Examples:
+            >>> await ledger.add(b"first"), await ledger.add(b"second")
+            (0, 1)
+
+        Raises:
+            EntryTooLargeError: The payload is too large.
+            InvalidArgumentError: The payload is no bytes.
+            LedgerClosedError: The writer is closed.
+            LedgerFencedError: Another client recovers the ledger.
+            QuorumLostError: Too few bookies have the entry.
+            MetadataUnavailableError: A failed bookie could not be replaced.
+            NoSuchLedgerError: The ledger has been deleted.
+            UnauthorizedError: A bookie refuses the key of the ledger.
+            DuplicateEntryError: A bookie holds other bytes at this id.
         """
         # The same as `_put_into_window`, written out: this is the only path whose cost counts for every single entry.
         if type(payload) is bytes and self._skips_queue and self._free_entries > 0:
@@ -171,9 +187,16 @@ class LedgerWriter(AddWindow, Closable):
     def add_nowait(self, payload: Payload) -> asyncio.Future[EntryId]:
         """Append an entry without waiting, and return a future of its id.
 
-        Raises at once what :meth:`add` raises about the payload or about a closed or failed writer, and
-        :class:`WouldBlock`, with nothing queued, when the window is full. The future gets every other failure; if
-        the application never retrieves it, :meth:`close` raises it.
+        The future gets every failure of the entry; if the application never retrieves it, :meth:`close` raises it.
+
+        Examples:
+            >>> future = ledger.add_nowait(b"payload")
+            >>> await future
+            0
+
+        Raises:
+            WouldBlock: The window is full; nothing is queued.
+            OctavoError: At once what :meth:`add` refuses a payload with, or a closed or failed writer.
         """
         payload = checked_payload(payload)
         self._check_usable()
@@ -194,7 +217,14 @@ class LedgerWriter(AddWindow, Closable):
         """Append entries under consecutive ids and return the range of ids, once the last is acknowledged.
 
         The entries may exceed the window; those beyond it wait for room. All payloads are checked before the first is
-        queued. Raises as :meth:`add` does; the first few entries may have been added then.
+        queued. After a failure the first few entries may have been added.
+
+        Examples:
+            >>> await ledger.add_many([b"first", b"second"])
+            range(0, 2)
+
+        Raises:
+            OctavoError: As :meth:`add`.
         """
         check_loop(self._loop)
         checked = checked_payloads(payloads)
@@ -208,8 +238,17 @@ class LedgerWriter(AddWindow, Closable):
         return range(last + 1 - len(checked), last + 1)
 
     async def flush(self) -> None:
-        """Return once every add made so far is acknowledged, including those that wait for room. Raises the writer's
-        failure.
+        """Return once every add made so far is acknowledged, including those that wait for room.
+
+        Examples:
+            >>> future = ledger.add_nowait(b"payload")
+            >>> await ledger.flush()
+            >>> future.result()
+            0
+
+        Raises:
+            LedgerClosedError: The writer was closed before they were.
+            OctavoError: The writer's failure.
         """
         check_loop(self._loop)
         life = self._core.life
@@ -238,10 +277,19 @@ class LedgerWriter(AddWindow, Closable):
         return self._core.pipeline.next_entry_id + self._core.position_shift
 
     async def force(self) -> None:
-        """Return once every add made so far is durable on Qa bookies, including those that wait for room; with
-        ``sync="immediate"`` that is :meth:`flush`. Cancelling the call stops nothing.
+        """Return once every add made so far is durable on Qa bookies, including those that wait for room.
 
-        Raises the writer's failure: then the adds that have returned since the last force may be lost (rule W10).
+        With ``sync="immediate"`` that is :meth:`flush`. Cancelling the call stops nothing. After a failure the adds
+        that have returned since the last force may be lost (rule W10).
+
+        Examples:
+            >>> async with client.create_ledger(sync="deferred") as ledger:
+            ...     await ledger.add(b"payload")
+            ...     await ledger.force()
+            0
+
+        Raises:
+            OctavoError: The writer's failure.
         """
         deferred, pipeline = self._core.deferred, self._core.pipeline
         if deferred is None:
@@ -399,15 +447,16 @@ class LedgerWriter(AddWindow, Closable):
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for pending adds, then close the ledger at the last acknowledged entry, within the time given by the
-        option ``close_timeout_seconds``.
+        """Wait for pending adds, then close the ledger at the last acknowledged entry.
 
-        Any task may call it, any number of times: all calls share one closing, and cancelling a call does not stop it.
-        Raises the first failure: of an add, otherwise of closing. An add that is still pending after three quarters of
-        the time fails when the end of the ledger is written: that add did not happen (rule W9).
+        It takes at most ``close_timeout_seconds``. Any task may call it, any number of times: all calls share one
+        closing, and cancelling a call does not stop it. An add that is still pending after three quarters of the time
+        fails when the end of the ledger is written: that add did not happen (rule W9).
 
-        Raises :class:`UnderReplicatedError` while copies are missing that the ledger requires (rule G4): nothing is
-        lost, the writer takes no adds and goes on copying, and the next call tries again.
+        Raises:
+            UnderReplicatedError: Copies are missing that the ledger requires (rule G4). Nothing is lost: the writer
+                takes no adds and goes on copying, and the next call tries again.
+            OctavoError: The first failure: of an add, otherwise of closing.
         """
         check_loop(self._loop)
         self._skips_queue = False

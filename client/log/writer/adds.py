@@ -107,7 +107,7 @@ class AddFront(AddWindow):
     # --- what a subclass does -----------------------------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Raise what an add would be refused with now."""
+        """Check that an add would not be refused now. Used only inside this package."""
         raise NotImplementedError
 
     def _send(self, run: Run) -> None:
@@ -117,17 +117,28 @@ class AddFront(AddWindow):
     # --- adding -------------------------------------------------------------------------------------------------------
 
     async def add(self, payload: Payload, *, expected_position: int | None = None) -> int:
-        """Append an entry; its position, once it and all before it are acknowledged. Waits for room in the window, and
-        while the writer heals.
+        """Append an entry; its position, once it and all before it are acknowledged (rule P1).
 
-        Cancelling withdraws an add that waits for room or for the writer; any other is added all the same. With
-        ``expected_position`` the add is refused, before it is sent, unless it would get that position (rule P12).
+        Waits for room in the window, and while the writer heals. Cancelling withdraws an add that waits for room or for
+        the writer; any other is added all the same. With ``expected_position`` the add is refused, before it is sent,
+        unless it would get that position (rule P12). ``may_have_happened`` of an error says whether the entry may
+        exist; ``log.outcome(error)`` says whether it does.
 
-        Raises :class:`PositionMismatchError`, :class:`EntryTooLargeError`, :class:`InvalidArgumentError`,
-        :class:`ClientClosedError`; :class:`NotLeaderError` when another client has taken the log over,
-        :class:`NoSuchLogError` when it was deleted, :class:`LogDamagedError`, :class:`OctavoTimeoutError` after
-        ``log_add_timeout_seconds``. ``may_have_happened`` says whether the entry may exist; ``log.outcome(error)``
-        says whether it does.
+        Examples:
+            >>> await writer.add(b"payload")
+            0
+            >>> await writer.add(b"next", expected_position=1)
+            1
+
+        Raises:
+            PositionMismatchError: The entry would get another position than ``expected_position``.
+            EntryTooLargeError: The payload has more than ``octavo.protocol.limits.ENTRY_PAYLOAD_BYTES_MAX`` bytes.
+            InvalidArgumentError: The payload is no bytes, or the position none.
+            ClientClosedError: The writer or its client is closed.
+            NotLeaderError: Another client has taken the log over.
+            NoSuchLogError: The log has been deleted.
+            LogDamagedError: A segment of the log is lost.
+            OctavoTimeoutError: It was not acknowledged within ``log_add_timeout_seconds``.
         """
         # The one path whose cost is counted per entry.
         if type(payload) is bytes and self._skips_queue and self._free_entries > 0 and expected_position is None:
@@ -156,8 +167,19 @@ class AddFront(AddWindow):
         return await future
 
     def add_nowait(self, payload: Payload) -> asyncio.Future[int]:
-        """Queue an entry; a future of its position. Raises :class:`WouldBlock`, and queues nothing, when the window is
-        full or the writer heals or rolls. Otherwise as :meth:`add`."""
+        """Queue an entry; a future of its position.
+
+        The future gets every failure of the entry that :meth:`add` names.
+
+        Examples:
+            >>> future = writer.add_nowait(b"payload")
+            >>> await future
+            0
+
+        Raises:
+            WouldBlock: The window is full, or the writer heals or rolls; nothing is queued.
+            OctavoError: At once what :meth:`add` refuses a payload with, or this writer.
+        """
         payload = checked_payload(payload)
         self.check_usable()
         if self._queue or self._held or not self._has_room(len(payload)):
@@ -171,9 +193,18 @@ class AddFront(AddWindow):
         return future
 
     async def add_many(self, payloads: Iterable[Payload]) -> range:
-        """Append entries, also more than a window, with consecutive positions; the positions, once the last is
-        acknowledged. All payloads are checked before the first is queued. Otherwise as :meth:`add`; if it fails, a
-        beginning may have been added: ``log.added(error)`` tells how many."""
+        """Append entries with consecutive positions; the positions, once the last is acknowledged.
+
+        They may be more than a window. All payloads are checked before the first is queued. If it fails, a beginning
+        may have been added: ``log.added(error)`` says how many.
+
+        Examples:
+            >>> await writer.add_many([b"first", b"second"])
+            range(0, 2)
+
+        Raises:
+            OctavoError: As :meth:`add`.
+        """
         check_loop(self._loop)
         checked = checked_payloads(payloads)
         self.check_usable()
@@ -188,8 +219,17 @@ class AddFront(AddWindow):
         return range(last + 1 - len(checked), last + 1)
 
     async def flush(self) -> None:
-        """Return once every add made so far is acknowledged, those that wait for room included (rule P17). Raises the
-        writer's failure."""
+        """Return once every add made so far is acknowledged, those that wait for room included (rule P17).
+
+        Examples:
+            >>> future = writer.add_nowait(b"payload")
+            >>> await writer.flush()
+            >>> future.result()
+            0
+
+        Raises:
+            OctavoError: The writer's failure.
+        """
         check_loop(self._loop)
         await self._wait_settled()
         self.check_usable()

@@ -59,15 +59,17 @@ class LogWriter(AddFront, Closable):
 
     Leaving the block waits for pending adds, closes the segment and gives the lead back; leaving it on an exception
     never masks that exception. Used from one event loop.
+
+    Examples:
+        >>> await writer.add(b"payload")
+        0
+        >>> await writer.roll()
+        >>> await writer.change(ensemble_size=3, write_quorum=2, ack_quorum=2)
+        >>> await writer.close()
     """
 
     def __init__(
-        self,
-        access: LedgerAccess,
-        lead: LogLead,
-        *,
-        lease: LogLock | None,
-        on_close: Callable[["LogWriter"], object],
+        self, access: LedgerAccess, lead: LogLead, *, lease: LogLock | None, on_close: Callable[["LogWriter"], object]
     ) -> None:
         """``lead``: as just taken over. ``lease``: the lock that is held, if any."""
         super().__init__(
@@ -139,7 +141,7 @@ class LogWriter(AddFront, Closable):
         return self._closing is not None and self._closing.done()
 
     def check_usable(self) -> None:
-        """Raise what an add would be refused with now."""
+        """Check that an add would not be refused now. Used only inside this package."""
         if self._failure is not None:
             raise copy_error(self._failure)
         if self._closing is not None or not self._accepting:
@@ -166,7 +168,7 @@ class LogWriter(AddFront, Closable):
         return active.failure is None
 
     def segment_acknowledged(self, segment: ActiveSegment, stop: int) -> None:
-        """Everything in the segment below ``stop`` is acknowledged."""
+        """Everything in the segment below ``stop`` is acknowledged. Used only inside this package."""
         if segment is not self._active:
             return
         self._acknowledge(stop)
@@ -177,7 +179,7 @@ class LogWriter(AddFront, Closable):
                 drained.set_result(None)
 
     def segment_full(self, segment: ActiveSegment, entries: int, payload_bytes: int) -> None:
-        """``entries`` more entries of the segment have all of their copies."""
+        """``entries`` more entries of the segment have all of their copies. Used only inside this package."""
         if segment is self._active:
             self._have_copies(entries, payload_bytes)
 
@@ -186,7 +188,7 @@ class LogWriter(AddFront, Closable):
         return any(run.in_flight for run in self._runs)
 
     def segment_failed(self, segment: ActiveSegment, error: OctavoError) -> None:
-        """The ledger of a segment failed: heal, or end."""
+        """The ledger of a segment failed: heal, or end. Used only inside this package."""
         if segment is not self._active or self._life not in (Life.WRITING, Life.LOST):
             return
         if isinstance(error, DuplicateEntryError):
@@ -276,12 +278,16 @@ class LogWriter(AddFront, Closable):
     # --- rolling ------------------------------------------------------------------------------------------------------
 
     async def roll(self) -> None:
-        """Begin a new segment, if the active one holds anything; adds go on meanwhile. Returns once it has begun, be it
-        by this call or because the writer healed meanwhile (rule P17).
+        """Begin a new segment, if the active one holds anything; adds go on meanwhile.
 
-        Raises what kept the segment from beginning (:class:`MetadataUnavailableError`, :class:`NotEnoughBookiesError`,
-        :class:`UnderReplicatedError` of a log that requires all copies): the present one serves on, and the call may be
-        repeated. Else raises as :meth:`add` when the writer fails.
+        Returns once it has begun, be it by this call or because the writer healed meanwhile (rule P17). After a failure
+        the present segment serves on, and the call may be repeated.
+
+        Raises:
+            MetadataUnavailableError: The metadata store does not answer.
+            NotEnoughBookiesError: There are too few bookies for the quorums of the log.
+            UnderReplicatedError: The log requires all copies, and entries lack some.
+            NotLeaderError: The writer has failed; its failure may also be any other error of :meth:`add`.
         """
         check_loop(self._loop)
         self.check_usable()
@@ -344,13 +350,18 @@ class LogWriter(AddFront, Closable):
     async def change(
         self, *, ensemble_size: int | None = None, write_quorum: int | None = None, ack_quorum: int | None = None
     ) -> None:
-        """Store what is added from now on with other quorums; None leaves one as it is. Later leaders keep to them.
-        What has been added stays as it is. Adds wait meanwhile, and none fails. Only for logs with the layout stream.
+        """Store what is added from now on with other quorums; None leaves one as it is.
 
-        May be called again after any failure, with the same values. Raises :class:`InvalidArgumentError` (a chain; or
-        E >= Qw >= Qa would not hold), :class:`NotEnoughBookiesError`, :class:`MetadataUnavailableError` and, of a log
-        that requires all copies, :class:`UnderReplicatedError` (entries of the present term lack some), and nothing has
-        changed then; else as :meth:`add` when the writer fails.
+        Later leaders keep to them. What has been added stays as it is. Adds wait meanwhile, and none fails. Only for
+        logs with the layout stream. After a failure nothing has changed, and the call may be repeated with the same
+        values.
+
+        Raises:
+            InvalidArgumentError: The log is a chain; or E >= Qw >= Qa would not hold.
+            NotEnoughBookiesError: There are too few bookies for the new quorums.
+            MetadataUnavailableError: The metadata store does not answer.
+            UnderReplicatedError: The log requires all copies, and entries of the present term lack some.
+            NotLeaderError: The writer has failed; its failure may also be any other error of :meth:`add`.
         """
         check_loop(self._loop)
         change = QuorumChange(ensemble_size, write_quorum, ack_quorum)
@@ -376,14 +387,14 @@ class LogWriter(AddFront, Closable):
             await self._moved.wait()
 
     def begin_segment(self, following: ActiveSegment) -> None:
-        """Send to this segment from now on."""
+        """Send to this segment from now on. Used only inside this package."""
         assert not self._runs, "everything sent is acknowledged, and nothing was sent meanwhile"
         following.begin_at(self._next_position)
         if self._listen_to(following):
             self._release()
 
     async def drain_segment(self) -> None:
-        """Send what was added this turn, then nothing more until everything sent is acknowledged (rule P2)."""
+        """Send what was added this turn, and wait for all of it (rule P2). Used only inside this package."""
         self._send_turn()
         self._hold()
         try:
@@ -435,12 +446,9 @@ class LogWriter(AddFront, Closable):
 
     async def _keep_lock(self, lock: LogLock) -> None:
         error = await wait_lock_lost(
-            lock,
-            self._lead,
-            self._access.counts,
-            lease_seconds=self._options.lease_seconds,
+            lock, self._lead, self._access.counts, lease_seconds=self._options.lease_seconds,
             leads=lambda: self._life in (Life.WRITING, Life.HEALING),
-        )
+        )  # fmt: skip
         if self._life is Life.ENDED:
             return
         self._failure = self._failure or error
@@ -484,10 +492,12 @@ class LogWriter(AddFront, Closable):
         """Wait for pending adds, close the segment, give the lead back; within ``close_timeout_seconds``.
 
         Any task may call it, any number of times: all calls share one closing, and cancelling one leaves it going on.
-        Raises the writer's failure if an add was lost to it. Raises :class:`UnderReplicatedError` for a log that
-        requires all copies, while entries lack some (rule G4): nothing is lost, the writer takes no adds, goes on
-        copying and keeps the lead, and the next call tries again. Closing the client gives the lead back all the same,
-        and does not wait for copies after a call that has.
+        Closing the client gives the lead back all the same, and does not wait for copies after a call that has.
+
+        Raises:
+            UnderReplicatedError: The log requires all copies, and entries lack some (rule G4). Nothing is lost: the
+                writer takes no adds, goes on copying and keeps the lead, and the next call tries again.
+            OctavoError: The writer's failure, if an add was lost to it.
         """
         check_loop(self._loop)
         closing = self._closing
@@ -498,8 +508,10 @@ class LogWriter(AddFront, Closable):
         await result_of(closing, f"closing log {self._name}")
 
     async def close_with_client(self) -> None:
-        """As :meth:`close`, but a writer whose last closing timed out waiting for copies does not wait again: the
-        closing client has nothing else to offer. Used only inside this package."""
+        """As :meth:`close`, without waiting again for copies that the last call has waited for.
+
+        The closing client has nothing else to offer. Used only inside this package.
+        """
         if self._has_waited_for_copies and self._closing is None and self._life is Life.WRITING:
             lacking = self._lead.lacking_copies()
             if lacking is not None:
@@ -547,8 +559,7 @@ class LogWriter(AddFront, Closable):
                 await self._lead.rest(deadline - self._loop.time())
 
     async def make_way(self) -> None:
-        """Another lead of the same handle is to wait for the lock: give it back if this writer no longer leads. Raises
-        :class:`InvalidArgumentError` while it does. Used only inside this package."""
+        """Give the lock back for another lead of the handle, unless this one leads. Used only inside this package."""
         if self._lease is None or self._closing is not None:
             return  # it holds no lock, or gives it back by itself
         if not self.lost.is_set():
@@ -561,8 +572,7 @@ class LogWriter(AddFront, Closable):
                 await self._lease.release()
 
     async def abandon(self) -> None:
-        """Give the lead back, and leave the log as a crash would. Used only inside this package, after a close that has
-        left the writer as it was."""
+        """Give the lead back, and leave the log as a crash would. Used only inside this package."""
         self._closing = self._loop.create_task(self._abandon(), name=f"octavo closing of log {self._name}")
         await result_of(self._closing, f"closing log {self._name}")
 

@@ -58,7 +58,10 @@ class AddWindow:
         forks.hold(self)
 
     def on_forked(self) -> None:
-        """In a forked child (rule H1): no add takes the short way any more, and the long one is refused."""
+        """In a forked child no add takes the short way any more, and the long one is refused (rule H1).
+
+        Used only inside this package.
+        """
         self._skips_queue = False
         self._refuse_for_ever(forks.forked_error())
 
