@@ -35,7 +35,7 @@ class PatientClock:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._behind = 0.0
-        """What the process lost to pauses: real time is ahead by so much."""
+        """Seconds that the process lost to pauses: real time is ahead by them."""
         self._latest = now() + TURN_SECONDS_MAX
 
     def time(self) -> float:
