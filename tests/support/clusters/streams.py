@@ -14,7 +14,7 @@ from octavo.client.recover.stream_taker import StreamTaker
 from octavo.client.terms.streams import Streams
 from octavo.client.terms.term_writer import TermWriter
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.writer import WriterTools
+from octavo.client.write.core import WriterTools
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.entries import Opener, derive_secrets
 from octavo.protocol.ids import LedgerId

@@ -191,7 +191,8 @@ async def test_a_takeover_that_another_client_begins_and_does_not_end_is_ended_b
 async def test_adds_go_on_across_a_renewal(logs: LogCluster) -> None:
     log = await logs.log()
     async with log.lead() as writer:
-        segment: Any = writer._active.term
+        active: Any = writer._active
+        segment = active.term
         adds = [asyncio.ensure_future(writer.add(b"%d" % number)) for number in range(50)]
         await loop_turns(1)
         renewing = asyncio.ensure_future(segment.renew())
@@ -209,7 +210,8 @@ async def test_a_bookie_that_refuses_the_term_for_doubt_is_got_back_by_a_renewal
     log = await logs.log(log_retention_seconds=0.02, resend_delay_seconds=0.01)
     async with log.lead() as writer:
         await writer.add(b"0")
-        segment: Any = writer._active.term
+        active: Any = writer._active
+        segment = active.term
         doubtful = logs.bookies[2]
         doubtful.refuse(Op.ADD, BookieInDoubtError("it has lost a disk"))
         await writer.add(b"1")
