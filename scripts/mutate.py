@@ -21,6 +21,7 @@ The exit status is 0 only if every mutation is noticed or argued in docs/mutatio
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -33,9 +34,10 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
 CATALOGUE = ROOT / "scripts" / "mutations"
@@ -128,6 +130,23 @@ def argued() -> set[str]:
     return set(re.findall(r"^### `([\w-]+)`$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
 
 
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[Callable[[], None]]:
+    """Hold Ctrl-C back inside the block, until the function that the block gets is called."""
+    held: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+
+    def deliver() -> None:
+        signal.signal(signal.SIGINT, before)
+        if held and callable(before):
+            before(*held.pop())
+
+    try:
+        yield deliver
+    finally:
+        deliver()
+
+
 class Scratch:
     """A copy of the tree in which mutations are made."""
 
@@ -164,25 +183,23 @@ class Scratch:
 
     def run(self, arguments: Sequence[str], timeout_seconds: float) -> tuple[int | None, str]:
         """Exit status (None: it hangs) and output of a command in the tree."""
-        # An interrupt between the start of the process and the `try` would leave it behind.
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        process = subprocess.Popen(
-            arguments, cwd=self.tree, env=self.environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, held),  # noqa: PLW1509 - there are no threads
-        )  # fmt: skip
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
-            output, _ = process.communicate(timeout=timeout_seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            return None, output
-        except BaseException:  # an interrupted run leaves no process behind: it is in a session of its own
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise
-        return process.returncode, output
+        with interrupts_held() as deliver:  # one between the start and the `try` would leave the process behind
+            process = subprocess.Popen(
+                arguments, cwd=self.tree, env=self.environment, text=True, start_new_session=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            try:
+                deliver()
+                output, _ = process.communicate(timeout=timeout_seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                output, _ = process.communicate()
+                return None, output
+            except BaseException:  # an interrupted run leaves no process behind: it is in a session of its own
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                raise
+            return process.returncode, output
 
     def test(self, tests: Sequence[str], timeout_seconds: float) -> tuple[int | None, str]:
         """Run tests until the first failure."""
