@@ -75,11 +75,13 @@ async def _paused_at(logs: LogCluster, number: int, *, rests: bool, before: bool
     candidate = await client.open_log(name)
     rival = await (await logs.client()).open_log(name)
     leaders: list[octavo.LogWriter] = []
+    led: list[object] = []
 
     async def meanwhile() -> None:
         await logs.metadata.advance(LEASE_SECONDS + 1, asleep=handle)
         leaders.append(await asyncio.wait_for(rival.lead(), WAIT_SECONDS))
         await leaders[0].add(b"rival")
+        led.append(await _term_of(leaders[0], logs))
 
     pause = Pause(store, number, before=before, meanwhile=meanwhile)
     leading = asyncio.ensure_future(_lead(candidate))
@@ -88,6 +90,7 @@ async def _paused_at(logs: LogCluster, number: int, *, rests: bool, before: bool
         (leader,) = leaders
         await leader.add(b"undisturbed")
         assert not leader.lost.is_set(), pause.calls
+        assert [await _term_of(leader, logs)] == led, pause.calls  # a leader that is deposed for a moment heals
         await leader.close()
     writer = await asyncio.wait_for(leading, WAIT_SECONDS)
     if pause.calls.count("lock") == 2:
@@ -96,6 +99,15 @@ async def _paused_at(logs: LogCluster, number: int, *, rests: bool, before: bool
     await writer.close()
     await former.close()
     return pause.happened
+
+
+async def _term_of(leader: octavo.LogWriter, logs: LogCluster) -> object:
+    """The ledger or the term that it writes, and whether that is being ended."""
+    ledger_id = leader._active.ledger_id
+    if logs.layout == "chain":
+        return ledger_id, (await logs.store.read_ledger(ledger_id)).value.state
+    stream = (await logs.store.read_stream(ledger_id)).value
+    return stream.term, stream.state
 
 
 async def _lead(log: octavo.Log) -> octavo.LogWriter:

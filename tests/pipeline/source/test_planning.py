@@ -10,6 +10,7 @@ from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from octavo.pipeline.base.planning import ENTRY_OVERHEAD_BYTES, EntryRange, Piece, pieces_of, plan_partitions
 from octavo.pipeline.base.ranges import IdRanges
 from octavo.pipeline.source.offsets import (
+    LOST,
     Limits,
     Offsets,
     Sighting,
@@ -174,6 +175,7 @@ def test_every_entry_is_read_once_whatever_ledgers_do(  # noqa: PLR0915 - one st
     assert {row for row in read if row[0] not in lost} == {row for row in wanted_rows if row[0] not in lost}
     assert all(count == 1 for count in read.values())
     assert not closed & set(offsets.ledgers), "what is drained leaves the offsets"
+    assert not look(offsets).lost, "what is lost is told once"
 
 
 def test_a_batch_that_is_planned_again_is_the_same_and_nothing_new_is_no_batch() -> None:
@@ -187,3 +189,28 @@ def test_a_batch_that_is_planned_again_is_the_same_and_nothing_new_is_no_batch()
     assert advance(end, Sighting(3, {2: Tail(4, False, 1.0)}, [], []), scope, Limits()) is end
     closing = advance(end, Sighting(3, {2: Tail(4, True, 1.0)}, [], []), scope, Limits())
     assert (closing.ledgers, closing.finished, batch_ranges(end, closing)) == ({}, {}, [])
+
+
+def test_a_ledger_that_was_lost_is_told_once_and_done() -> None:
+    scope = IdRanges.everything()
+    start = Offsets(3, {0: 2, 2: 4}, {}, IdRanges.of([(1, 1)]))
+    end = advance(start, Sighting(3, {0: Tail(3, False, 1.0)}, [], [2]), scope, Limits())
+    assert end == Offsets(3, {0: 3, 2: LOST}, {}, IdRanges.of([(1, 1)]))
+    assert batch_ranges(start, end) == [EntryRange(0, 2, 2), EntryRange(2, 4, 4)]
+    assert [end.next_entry(ledger_id) for ledger_id in (0, 1, 2, 3)] == [3, 0, None, 0]
+    later = advance(end, Sighting(3, {0: Tail(5, False, 1.0)}, [], []), scope, Limits())
+    assert later == Offsets(3, {0: 5}, {}, IdRanges.of([(1, 1)]))
+    assert batch_ranges(end, later) == [EntryRange(0, 3, 4)]
+    assert later.next_entry(2) is None
+
+
+def test_a_ledger_that_is_selected_later_than_ledgers_with_higher_ids_is_read_from_its_beginning() -> None:
+    """It was created late, or closed late with the custom metadata that select it."""
+    scope = IdRanges.everything()
+    start = advance(Offsets(), Sighting(3, {2: Tail(4, True, 1.0)}, [0], []), scope, Limits())
+    assert start == Offsets(3, {}, {2: 4}, IdRanges.of([(1, 1)]))
+    assert [start.next_entry(ledger_id) for ledger_id in (0, 1, 2, 3)] == [None, 0, None, 0]
+    end = advance(start, Sighting(3, {1: Tail(2, True, 1.0)}, [], []), scope, Limits())
+    assert end == Offsets(3, {}, {1: 2}, IdRanges())
+    assert batch_ranges(start, end) == [EntryRange(1, 0, 1)]
+    assert end.next_entry(1) is None
