@@ -29,13 +29,17 @@ def doubt_of(error: object, view: LogView) -> Doubt | None:
 async def count_added(view: LogView, doubt: Doubt, read: Callable[[int], Awaitable[object]]) -> int | None:
     """How many payloads of the add are in the log, counted from its beginning; None while that is not known. ``read``
     reads the entry at a position. Raises as ``Log.added``."""
-    await view.read_metadata()
     count: int | None
-    stop = await view.end_of_term(doubt.term)
-    if stop is not None:
-        count = max(0, doubt.sent - max(0, doubt.position + 1 - stop))
-    else:
+    while True:
+        await view.read_metadata()
+        stop = await view.end_of_term(doubt.term)
+        if stop is not None:
+            count = max(0, doubt.sent - max(0, doubt.position + 1 - stop))
+            break
         count = await _seen(view, doubt, read)
+        if count is None or view.term == doubt.term:
+            break
+        # Another client has taken the log over since: what was seen may be its entry (rule P6).
     return count and _kept(view, doubt.position + 1 - doubt.sent, count)
 
 
