@@ -132,6 +132,11 @@ class Returns:
         """Have the identity moved, and let the old incarnation go on once the new one has served."""
         rng = self._rng
         await self._sleep(rng.uniform(*_ASLEEP_LEASES) * self._world.plan.bookie["lease_seconds"])
+        if (
+            old.process is not None and not old.process.paused
+        ):  # it lost power, and was started again: it is stopped first
+            old.retired = True
+            old.kill()
         new.repair()
         await _until(lambda: new.ready)  # the operator tries again, and other faults strike
         await self._sleep(rng.uniform(0.0, 1.5))
