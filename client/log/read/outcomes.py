@@ -29,17 +29,20 @@ def doubt_of(error: object, view: LogView) -> Doubt | None:
 async def count_added(view: LogView, doubt: Doubt, read: Callable[[int], Awaitable[object]]) -> int | None:
     """How many payloads of the add are in the log, counted from its beginning; None while that is not known. ``read``
     reads the entry at a position. Raises as ``Log.added``."""
-    count: int | None
     while True:
         await view.read_metadata()
         stop = await view.end_of_term(doubt.term)
         if stop is not None:
-            count = max(0, doubt.sent - max(0, doubt.position + 1 - stop))
+            count: int | None = max(0, doubt.sent - max(0, doubt.position + 1 - stop))
             break
         count = await _seen(view, doubt, read)
-        if count is None or view.term == doubt.term:
+        if count is None:
             break
-        # Another client has taken the log over since: what was seen may be its entry (rule P6).
+        # A takeover may have begun before the end was asked and be unknown here: what was seen may be the next
+        # leader's entry. It is the add only if its term was the present one after that (rule P6).
+        await view.read_metadata()
+        if view.term == doubt.term:
+            break
     return count and _kept(view, doubt.position + 1 - doubt.sent, count)
 
 
