@@ -2,11 +2,10 @@
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
-import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,8 @@ import typer
 from octavo.cli.bench import create as bench_create
 from octavo.cli.bench import disk as bench_disk
 from octavo.cli.bench import log as bench_log
-from octavo.cli.bench.names import BENCH_KEY
+from octavo.cli.bench.ledgers import Shape, open_ledgers
+from octavo.cli.bench.processes import Processes, grown, in_words, processor_per_entry
 from octavo.cli.ledger.commands import (
     AckQuorumOption,
     DigestName,
@@ -32,11 +32,10 @@ from octavo.cli.session import (
     Session,
     command,
     describe,
-    finish,
     print_error,
     read_password,
 )
-from octavo.protocol.errors import InvalidArgumentError, LedgerKindError, NoSuchLedgerError, OctavoError
+from octavo.protocol.errors import InvalidArgumentError, LedgerKindError, NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
@@ -49,6 +48,9 @@ if TYPE_CHECKING:
 app = typer.Typer(name="bench", help="Measure throughput and latency.", no_args_is_help=True)
 
 DURATION_SECONDS_DEFAULT = 10.0
+
+LEDGERS_NAMED_MAX = 20
+"""Ledgers that a table is followed by one by one; JSON names all."""
 
 DurationOption = Annotated[
     float | None,
@@ -127,17 +129,23 @@ async def write(
 ) -> int:
     """Measure acknowledged adds.
 
-    Without --batch, each add is a call of its own; without --rate, a task of its own awaits it. The command prints the
-    ids of the new ledgers and keeps them, so that `octavo bench read` can read them.
+    Without --batch, each add is a call of its own; without --rate, a task of its own awaits it. The adds under way are
+    dealt out evenly over --ledgers. The command prints the ids of the new ledgers and keeps them, so that `octavo bench
+    read` can read them. It also prints the processor time of an entry: that of the client, and, with `octavo up` on
+    this machine, that of each bookie and of all processes.
     """
     from octavo.cli.bench.load import Extent  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
 
     extent = _extent(duration, count, batch)
     payload = os.urandom(entry_size)
-    password = read_password(password_file)
     parallel = max(1, in_flight // batch)
-    shape = {"ensemble_size": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
+    if rate is None and ledgers > parallel:
+        raise InvalidArgumentError(
+            f"--ledgers {ledgers} needs as many adds under way, but --in-flight {in_flight}"
+            f"{f' with --batch {batch}' if batch > 1 else ''} has {parallel}"
+        )
+    shape = Shape(ensemble, write_quorum, ack_quorum, digest, read_password(password_file), sync)
 
     def operation(writer: "LedgerWriter") -> "Operation":
         if batch > 1:
@@ -145,83 +153,31 @@ async def write(
         return partial(writer.add if rate is None else writer.add_nowait, payload)
 
     async with await session.connect(frame_interval_seconds=frame_interval) as client:
-        opened = partial(_bench_ledgers, client, ledgers, shape, digest, password, sync)
+        processes = Processes.of(session)
+        opened = partial(open_ledgers, client, ledgers, shape)
         if warm_up:
             async with opened(keep=False) as writers:
                 with progress_bar("warming up", 1) as progress:
                     await _run([*map(operation, writers)], Extent(None, warm_up), parallel, rate, batch, progress)
         async with opened(keep=not delete) as writers:
             with progress_bar("writing", 1) as progress:
+                before = processes.processor_seconds()
                 measured = await _run([*map(operation, writers)], extent, parallel, rate, batch, progress)
+                spent = grown(before, processes.processor_seconds())
         facts = {
             "ledger_ids": [writer.id for writer in writers],
             "entry_size": entry_size,
             "in_flight": in_flight,
             "batch": batch,
-            **shape,
+            **shape.sizes,
             "sync": sync.value,
             "frame_interval_seconds": frame_interval,
+            "processor_us_per_entry": processor_per_entry(spent, measured.operations * batch),
             **await _client_cost(measured, rate, batch),
         }
     return _report(
         session, "write", measured, measured.operations * batch, measured.operations * batch * entry_size, facts
     )
-
-
-@asynccontextmanager
-async def _bench_ledgers(
-    client: "Client",
-    number: int,
-    shape: dict[str, int],
-    digest: DigestName,
-    password: bytes,
-    sync: SyncName,
-    *,
-    keep: bool,
-) -> AsyncIterator[Sequence["LedgerWriter"]]:
-    """Ledgers to write to; closed afterwards, and deleted unless they are to be kept and the block succeeds."""
-    import octavo  # noqa: PLC0415
-
-    writers: list[LedgerWriter] = []
-
-    async def create() -> None:
-        writers.append(
-            await client.create_ledger(
-                shape["ensemble_size"],
-                shape["write_quorum"],
-                shape["ack_quorum"],
-                digest=octavo.Digest[digest.name],
-                password=password,
-                custom_metadata={BENCH_KEY: b"write"},
-                sync=sync.mode,
-            )
-        )
-
-    async def clean_up(*, delete: bool) -> None:
-        for writer in writers:
-            try:
-                if delete:
-                    await client.delete_ledger(writer.id)
-                else:
-                    await writer.close()
-            except NoSuchLedgerError:
-                pass
-            except OctavoError as error:
-                print_error(f"ledger {writer.id} could not be {'deleted' if delete else 'closed'}: {describe(error)}")
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(number):
-                group.create_task(create())
-        yield writers
-    except BaseException as error:
-        await finish(clean_up(delete=True))
-        if isinstance(error, ExceptionGroup):
-            raise error.exceptions[0] from None
-        raise
-    await clean_up(delete=False)
-    if not keep:
-        await clean_up(delete=True)
 
 
 @command(app)
@@ -433,7 +389,9 @@ def _report(
                 ]
             ],
         )
-        print_line(f"{kind} of ledger {' '.join(map(str, facts['ledger_ids']))}")
+        print_line(f"{kind} of {_named(facts['ledger_ids'])}")
+        if "processor_us_per_entry" in facts:
+            print_line(f"processor time per entry: {in_words(facts['processor_us_per_entry'], 'us')}")
         if "generator_share" in facts:
             print_line(
                 f"processor time of the client: {facts['client_us_per_entry']} us an entry; of it, making the load: "
@@ -445,6 +403,13 @@ def _report(
         print_error(f"{measured.errors} operations failed; the first error: {describe(measured.first_error)}")
         return EXIT_FAILURE
     return EXIT_OK
+
+
+def _named(ledger_ids: Sequence[int]) -> str:
+    """The ledgers in a line that can be read: of many only the first, the last, and how many they are."""
+    if len(ledger_ids) <= LEDGERS_NAMED_MAX:
+        return f"ledger {' '.join(map(str, ledger_ids))}"
+    return f"{len(ledger_ids):,} ledgers, {min(ledger_ids)} to {max(ledger_ids)}"
 
 
 bench_create.register(app)

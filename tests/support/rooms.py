@@ -438,6 +438,7 @@ ROOMS = {
     ),
     "cli.bench": frozenset(
         {
+            "cli.running_cluster",
             "cli.session",
             "cli.output",
             "cli.ledger",
