@@ -32,10 +32,10 @@ demo: setup ## add to a log, kill its leader and a bookie, check every byte (MET
 up: setup ## run a cluster on this machine, in the foreground
 	@$(VENV)/octavo up
 
-test: setup ## run all tests; a skipped test is a failure
+test: setup ## run all tests, each once; a skipped test is a failure
 	@$(VENV)/python scripts/zookeeper.py check
 	@$(VENV)/python scripts/debian_tools.py fetch
-	@OCTAVO_NO_SKIPS=1 OCTAVO_RERUNS=2 $(VENV)/pytest -n $(WORKERS) --no-loadscope-reorder
+	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest -n $(WORKERS) --no-loadscope-reorder
 
 check: setup ## check formatting, lint, types and the rules of tests/house; all run, and any failure fails the target
 	@failed=(); \

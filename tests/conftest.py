@@ -4,8 +4,7 @@ With ``OCTAVO_NO_SKIPS=1`` (``make test``, ``make check``) a test that is skippe
 installs everything the tests need, so a skip there means that a promise went unchecked. ``OCTAVO_LONG=1`` runs the
 property tests with many fresh examples instead of a few fixed ones.
 
-With ``OCTAVO_RERUNS=2`` (``make test``) a test that depends on the machine's clock runs again if it fails, up to two
-times (docs/decisions/023).
+A test runs once: nothing runs again because it failed (docs/decisions/034).
 """
 
 import os
@@ -23,11 +22,6 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 NO_SKIPS = os.environ.get("OCTAVO_NO_SKIPS") == "1"
-
-# The tests of these folders compute, or live in virtual time. Whatever the machine does, they end the same way.
-TIMELESS = {"crash", "golden", "house", "model", "protocol", "simulation"}
-RERUNS = int(os.environ.get("OCTAVO_RERUNS", "0"))
-RERUN_DELAY_SECONDS = 10  # for what held up the machine to pass
 
 # The tests of these folders mostly wait: for processes, ZooKeeper or Spark. Those of all other folders compute.
 WAITING = ("pipeline", "processes", "zookeeper", "security")
@@ -106,12 +100,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All processes have the tests in the same order. Tests that depend on the machine's clock may run again."""
+    """All processes have the tests in the same order."""
     turns = turns_of({unit_of(item.nodeid) for item in items})
     items.sort(key=lambda item: (turns[unit_of(item.nodeid)], item.nodeid.partition("::")[0]))
-    for item in items:
-        if RERUNS and item.path.relative_to(Path(__file__).parent).parts[0] not in TIMELESS:
-            item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=RERUN_DELAY_SECONDS))
 
 
 def unit_of(node_id: str) -> str:

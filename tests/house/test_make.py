@@ -1,6 +1,7 @@
 """What the make targets and the set-up promise, as far as it can be seen without building anything."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -53,7 +54,15 @@ def test_the_demo_is_secure_on_request() -> None:
 
 
 def test_tests_run_without_skips() -> None:
-    assert "OCTAVO_NO_SKIPS=1 OCTAVO_RERUNS=2 .venv/bin/pytest -n 3 --no-loadscope-reorder\n" in plan_of("test")
+    assert "OCTAVO_NO_SKIPS=1 .venv/bin/pytest -n 3 --no-loadscope-reorder\n" in plan_of("test")
+
+
+def test_no_test_runs_twice() -> None:
+    """Neither `make` nor a test asks for it, and no tool that could do it is installed (decision 034)."""
+    asking = re.compile(r"reruns?failures|--reruns|--lf\b|--ff\b|--last-failed|mark\.flaky|flaky\(|RERUNS")
+    sources = [ROOT / name for name in ("Makefile", "pyproject.toml", ".ci/run", *SETUP_INPUTS)]
+    sources += [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert [path for path in sources if asking.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_check_looks_at_format_lint_types_and_tidy_rules() -> None:
