@@ -43,20 +43,13 @@ from octavo.client.log.documents.chain import (
     Segment,
     SegmentEnd,
 )
+from octavo.client.log.documents.updating import WriteDocument
 from octavo.client.log.seam.end_moved import end_moved
 from octavo.metadata.ledger.changes import Refuse, Settled
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError
 from octavo.protocol.ids import LedgerId
 
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Compare-and-set to this, expecting the version decided upon."""
-
-    document: LogDocument
-
-
-type Decision = Write | Settled | Refuse
+type Decision = WriteDocument[LogDocument] | Settled | Refuse
 
 
 class LogChange(Protocol):
@@ -85,7 +78,7 @@ class BeginSegment:
         making = (*current.making, Making(self.ledger_id, self.owner))
         # Clients that died before they led. One that lives loses its append, as to a rival, and starts again.
         oldest = [Dropped(one.ledger_id) for one in making[:-MAKING_MAX]]
-        return Write(replace(current, making=making[-MAKING_MAX:], dropped=(*current.dropped, *oldest)))
+        return WriteDocument(replace(current, making=making[-MAKING_MAX:], dropped=(*current.dropped, *oldest)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ class AppendSegment:
             # Above what is left of a log whose end was lost, and which was truncated higher up (rule P7).
             first = max(first, known.first_position)
         segment = Segment(self.ledger_id, self.term, self.owner, self.created_at_ms, first)
-        return Write(known.with_segment(segment))
+        return WriteDocument(known.with_segment(segment))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +142,7 @@ class Withdraw:
     def decide(self, current: LogDocument) -> Decision:
         if current.is_listed(self.ledger_id) or all(m.ledger_id != self.ledger_id for m in current.making):
             return Settled()
-        return Write(
+        return WriteDocument(
             replace(
                 current,
                 making=tuple(making for making in current.making if making.ledger_id != self.ledger_id),
@@ -168,7 +161,7 @@ class NoteEnds:
         if current.state is LogState.DELETED:
             return _deleted(current)
         known = current.with_ends(self.ends)
-        return Settled() if known == current else Write(known)
+        return Settled() if known == current else WriteDocument(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +217,7 @@ class Truncate:
         if changed.segments != current.segments or changed.pages != current.pages:
             # Those that stay may hold nothing, and readers may have got what is dropped (rule P10).
             changed = replace(changed, dropped_sealed_at_ms=current.sealed_at_ms)
-        return Settled() if changed == current else Write(changed)
+        return Settled() if changed == current else WriteDocument(changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +253,7 @@ class GiveUp:
         if changed == current:
             return Settled()
         # The next segment's first position may be known now.
-        return Write(changed.with_ends({}))
+        return WriteDocument(changed.with_ends({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +267,7 @@ class SetRetention:
             return _deleted(current)
         if current.retention == self.retention:
             return Settled()
-        return Write(replace(current, retention=self.retention))
+        return WriteDocument(replace(current, retention=self.retention))
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +284,7 @@ class FoldPage:
         count = len(self.segments)
         if current.segments[:count] != self.segments or len(current.segments) < count + 2:
             return Settled()
-        return Write(replace(current, pages=(*current.pages, self.page), segments=current.segments[count:]))
+        return WriteDocument(replace(current, pages=(*current.pages, self.page), segments=current.segments[count:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +303,7 @@ class MergePages:
         at = current.pages.index(first) if first in current.pages else len(current.pages)
         if current.pages[at : at + count] != self.pages:
             return Settled()
-        return Write(replace(current, pages=(*current.pages[:at], self.merged, *current.pages[at + count :])))
+        return WriteDocument(replace(current, pages=(*current.pages[:at], self.merged, *current.pages[at + count :])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +320,7 @@ class ForgetDropped:
             misses = dropped.misses + (dropped.ledger_id in self.missing)
             if dropped.ledger_id not in self.deleted and misses <= self.misses_max:
                 kept.append(Dropped(dropped.ledger_id, misses))
-        return Settled() if tuple(kept) == current.dropped else Write(replace(current, dropped=tuple(kept)))
+        return Settled() if tuple(kept) == current.dropped else WriteDocument(replace(current, dropped=tuple(kept)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +335,7 @@ class MarkDeleted:
             *(segment.ledger_id for segment in current.segments),
             *(making.ledger_id for making in current.making),
         )
-        return Write(
+        return WriteDocument(
             replace(
                 current,
                 state=LogState.DELETED,
@@ -365,7 +358,7 @@ class DropPage:
         if self.page not in current.pages:
             return Settled()
         pages = tuple(page for page in current.pages if page != self.page)
-        return Write(replace(current, pages=pages, dropped=(*current.dropped, *map(Dropped, self.ledgers))))
+        return WriteDocument(replace(current, pages=pages, dropped=(*current.dropped, *map(Dropped, self.ledgers))))
 
 
 def _lies_below(segment: Segment, successor: Segment, before: int) -> bool:

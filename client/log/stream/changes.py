@@ -29,6 +29,7 @@ from typing import Final, Protocol
 
 from octavo.client.log.documents.chain import LogState, Retention
 from octavo.client.log.documents.stream import StreamLogDocument, Truncating
+from octavo.client.log.documents.updating import WriteDocument
 from octavo.client.log.seam.end_moved import end_moved
 from octavo.metadata.ledger.changes import Refuse, Settled
 from octavo.protocol.errors import NoSuchLogError
@@ -39,14 +40,7 @@ _MISSES_MAX: Final = 3
 before that."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteStreamLog:
-    """Compare-and-set to this, expecting the version decided upon."""
-
-    document: StreamLogDocument
-
-
-type StreamLogDecision = WriteStreamLog | Settled | Refuse
+type StreamLogDecision = WriteDocument[StreamLogDocument] | Settled | Refuse
 
 
 class StreamLogChange(Protocol):
@@ -65,7 +59,7 @@ class MarkActive:
             return _gone(current)
         if current.state is LogState.ACTIVE:
             return Settled()
-        return WriteStreamLog(replace(current, state=LogState.ACTIVE))
+        return WriteDocument(replace(current, state=LogState.ACTIVE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +73,7 @@ class SetStreamRetention:
             return _gone(current)
         if current.retention == self.retention:
             return Settled()
-        return WriteStreamLog(replace(current, retention=self.retention))
+        return WriteDocument(replace(current, retention=self.retention))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +92,10 @@ class RaiseFirst:
         if self.first_position <= current.first_position or self.retention not in (None, current.retention):
             return Settled()
         if self.noted is None:
-            return WriteStreamLog(replace(current, first_position=self.first_position))
+            return WriteDocument(replace(current, first_position=self.first_position))
         if current.truncating != self.noted:
             return end_moved(current.name)
-        return WriteStreamLog(replace(current, first_position=self.first_position, truncating=None))
+        return WriteDocument(replace(current, first_position=self.first_position, truncating=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +110,7 @@ class NoteTruncation:
             return _gone(current)
         if current.truncating == self.truncating:
             return Settled()
-        return WriteStreamLog(replace(current, truncating=self.truncating))
+        return WriteDocument(replace(current, truncating=self.truncating))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,7 @@ class ForgetTruncation:
             return _gone(current)
         if current.truncating is None or self.only not in (None, current.truncating):
             return Settled()
-        return WriteStreamLog(replace(current, truncating=None))
+        return WriteDocument(replace(current, truncating=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +146,7 @@ class ForgetAbandoned:
                 kept.append(one._replace(misses=misses))
         if tuple(kept) == current.abandoned:
             return Settled()
-        return WriteStreamLog(replace(current, abandoned=tuple(kept)))
+        return WriteDocument(replace(current, abandoned=tuple(kept)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +156,7 @@ class MarkStreamDeleted:
     def decide(self, current: StreamLogDocument) -> StreamLogDecision:
         if current.state is LogState.DELETED:
             return Settled()
-        return WriteStreamLog(replace(current, state=LogState.DELETED))
+        return WriteDocument(replace(current, state=LogState.DELETED))
 
 
 def _gone(current: StreamLogDocument) -> Refuse:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from octavo.client.log.chain.changes import AppendSegment, BeginSegment, LogChange, Write
+from octavo.client.log.chain.changes import AppendSegment, BeginSegment, LogChange
 from octavo.client.log.chain.leader_steps import (
     Allocate,
     Change,
@@ -28,6 +28,7 @@ from octavo.client.log.chain.leader_steps import (
     Stop,
 )
 from octavo.client.log.documents.chain import LogDocument, SegmentEnd
+from octavo.client.log.documents.updating import WriteDocument
 from octavo.metadata.ledger.changes import Refuse
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import LedgerId
@@ -248,7 +249,7 @@ class LogModel:
         if isinstance(decision, Refuse):
             machine.on_failed(decision.error)
             return [((f"{name} refused", number), _with_client(state, number, replace(client, steps=Steps(machine))))]
-        after = replace(state, document=List(decision.document)) if isinstance(decision, Write) else state
+        after = replace(state, document=List(decision.document)) if isinstance(decision, WriteDocument) else state
         if state.lost_answers:
             lost = copy.copy(machine)
             lost.on_failed(MetadataUnavailableError("lost"))
@@ -402,7 +403,7 @@ class LogModel:
         if isinstance(decision, Refuse):
             ended = replace(state.clients[number], writer=None)
             return [((f"{name} refused", number), _with_client(state, number, ended))]
-        after = replace(state, document=List(decision.document)) if isinstance(decision, Write) else state
+        after = replace(state, document=List(decision.document)) if isinstance(decision, WriteDocument) else state
         return [((name, number), _with_writer(after, number, replace(writer, roll=following)))]
 
     # --- promises -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.client.log.chain import housekeeping, retention
-from octavo.client.log.chain.changes import AppendSegment, MarkDeleted, Truncate, Write, _lies_below
+from octavo.client.log.chain.changes import AppendSegment, MarkDeleted, Truncate, _lies_below
 from octavo.client.log.chain.housekeeping import Housekeeper
 from octavo.client.log.chain.leader_steps import LeaderSteps
 from octavo.client.log.chain.view import ChainView, Place
@@ -15,6 +15,7 @@ from octavo.client.log.cursors.reading import read_cursors_document
 from octavo.client.log.documents.chain import Dropped, LogDocument, SegmentEnd
 from octavo.client.log.documents.cursors import CursorState
 from octavo.client.log.documents.reading import read_document, read_log
+from octavo.client.log.documents.updating import WriteDocument
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.writer.adds import AddFront
 from octavo.client.log.writer.writer import LogWriter
@@ -75,9 +76,9 @@ def truncation_keeps_beginning() -> list[Patch]:
     @patch(Truncate, "decide")
     def decide(original: Any, self: Any, current: LogDocument) -> Any:
         decision = original(self, current)
-        if not isinstance(decision, Write):
+        if not isinstance(decision, WriteDocument):
             return decision
-        return Write(replace(decision.document, first_position=current.first_position))
+        return WriteDocument(replace(decision.document, first_position=current.first_position))
 
     return [decide]
 
@@ -86,12 +87,12 @@ def truncation_drops_last_segments() -> list[Patch]:
     @patch(Truncate, "decide")
     def decide(original: Any, self: Any, current: LogDocument) -> Any:
         decision = original(self, current)
-        if not isinstance(decision, Write):
+        if not isinstance(decision, WriteDocument):
             return decision
         segments, dropped = list(decision.document.segments), list(decision.document.dropped)
         while len(segments) > 1 and _lies_below(segments[0], segments[1], self.before):
             dropped.append(Dropped(segments.pop(0).ledger_id))
-        return Write(replace(decision.document, segments=tuple(segments), dropped=tuple(dropped)))
+        return WriteDocument(replace(decision.document, segments=tuple(segments), dropped=tuple(dropped)))
 
     return [decide]
 
@@ -155,11 +156,11 @@ def orphans_are_forgotten() -> list[Patch]:
     @patch(AppendSegment, "decide")
     def decide(original: Any, self: Any, current: LogDocument) -> Any:
         decision = original(self, current)
-        if not isinstance(decision, Write):
+        if not isinstance(decision, WriteDocument):
             return decision
         making = {making.ledger_id for making in current.making}
         kept = tuple(dropped for dropped in decision.document.dropped if dropped.ledger_id not in making)
-        return Write(replace(decision.document, dropped=kept))
+        return WriteDocument(replace(decision.document, dropped=kept))
 
     return [decide]
 
@@ -168,7 +169,9 @@ def deletion_keeps_ledgers() -> list[Patch]:
     @patch(MarkDeleted, "decide")
     def decide(original: Any, self: Any, current: LogDocument) -> Any:
         decision = original(self, current)
-        return Write(replace(decision.document, dropped=())) if isinstance(decision, Write) else decision
+        return (
+            WriteDocument(replace(decision.document, dropped=())) if isinstance(decision, WriteDocument) else decision
+        )
 
     return [decide]
 

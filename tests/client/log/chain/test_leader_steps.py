@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from octavo.client.log.chain.changes import AppendSegment, BeginSegment, LogChange, Write
+from octavo.client.log.chain.changes import AppendSegment, BeginSegment, LogChange
 from octavo.client.log.chain.leader_steps import (
     Allocate,
     Change,
@@ -19,6 +19,7 @@ from octavo.client.log.chain.leader_steps import (
     Stop,
 )
 from octavo.client.log.documents.chain import LogDocument, SegmentEnd
+from octavo.client.log.documents.updating import WriteDocument
 from octavo.metadata.ledger.changes import Refuse
 from octavo.protocol.errors import (
     LogDamagedError,
@@ -76,7 +77,7 @@ class World:
         if isinstance(decision, Refuse):
             steps.on_failed(decision.error)
             return
-        if isinstance(decision, Write):
+        if isinstance(decision, WriteDocument):
             self.document = decision.document
         if isinstance(change, self.lose_answer_of or ()):
             self.lose_answer_of = None
@@ -207,7 +208,7 @@ def test_a_last_segment_that_is_gone_stops_the_candidate() -> None:
     steps.on_allocated(LedgerId(100))
     assert isinstance(steps.effect, Change)
     decision = steps.effect.change.decide(log_of(3, None))
-    assert isinstance(decision, Write)
+    assert isinstance(decision, WriteDocument)
     steps.on_changed(decision.document)
     steps.on_recovered({LedgerId(11): None})
     assert steps.stage is Stage.WITHDRAW

@@ -19,9 +19,9 @@ from octavo.client.log.chain.changes import (
     SetRetention,
     Truncate,
     Withdraw,
-    Write,
 )
 from octavo.client.log.documents.chain import Dropped, LogDocument, LogState, Retention, decode_log, page_reference
+from octavo.client.log.documents.updating import WriteDocument
 from octavo.client.log.seam.end_moved import EndMovedError
 from octavo.metadata.ledger.changes import Refuse, Settled
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError
@@ -38,7 +38,7 @@ def append(base: int | None, **fields: object) -> AppendSegment:
 
 
 def written(decision: Decision) -> LogDocument:
-    assert isinstance(decision, Write), decision
+    assert isinstance(decision, WriteDocument), decision
     return decision.document
 
 

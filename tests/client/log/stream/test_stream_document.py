@@ -19,6 +19,7 @@ from octavo.client.log.documents.stream import (
     log_term,
     stream_term,
 )
+from octavo.client.log.documents.updating import WriteDocument
 from octavo.client.log.log import Log
 from octavo.client.log.seam.end_moved import EndMovedError
 from octavo.client.log.stream.changes import (
@@ -31,7 +32,6 @@ from octavo.client.log.stream.changes import (
     SetStreamRetention,
     StreamLogChange,
     StreamLogDecision,
-    WriteStreamLog,
 )
 from octavo.client.log.stream.housekeeping import StreamHousekeeper
 from octavo.metadata import MetadataStore
@@ -94,11 +94,11 @@ def test_a_truncation_under_way_is_kept_and_known() -> None:
     assert decode_any_log(noted.encode(), "orders") == noted
     done = replace(DOCUMENT, first_position=9)
     decisions: list[tuple[StreamLogChange, StreamLogDecision]] = [
-        (RaiseFirst(9, NOTED), WriteStreamLog(done)),
+        (RaiseFirst(9, NOTED), WriteDocument(done)),
         (NoteTruncation(NOTED), Settled()),
-        (NoteTruncation(ANOTHER), WriteStreamLog(replace(DOCUMENT, truncating=ANOTHER))),
-        (ForgetTruncation(), WriteStreamLog(DOCUMENT)),
-        (ForgetTruncation(NOTED), WriteStreamLog(DOCUMENT)),
+        (NoteTruncation(ANOTHER), WriteDocument(replace(DOCUMENT, truncating=ANOTHER))),
+        (ForgetTruncation(), WriteDocument(DOCUMENT)),
+        (ForgetTruncation(NOTED), WriteDocument(DOCUMENT)),
         (ForgetTruncation(ANOTHER), Settled()),
     ]
     for change, decision in decisions:
@@ -170,7 +170,7 @@ def test_what_becomes_of_a_change_in_each_state(
     for current, expected in ((MAKING, making), (ACTIVE, active), (DELETED, deleted)):
         decision = change.decide(current)
         if isinstance(expected, StreamLogDocument):
-            assert decision == WriteStreamLog(expected)
+            assert decision == WriteDocument(expected)
         else:
             assert isinstance(expected, type)
             assert isinstance(decision, expected)
@@ -183,7 +183,7 @@ def test_an_abandoned_stream_that_is_never_found_is_forgotten_after_three_looks(
     for _ in range(3):
         assert current.abandoned
         decision = ForgetAbandoned([], [LedgerId(5)]).decide(current)
-        assert isinstance(decision, WriteStreamLog)
+        assert isinstance(decision, WriteDocument)
         current = decision.document
     assert not current.abandoned
 
