@@ -13,6 +13,7 @@ table          holds
 ``settings``   ``cluster_id`` (text); ``next_ledger_id`` and ``versions`` (integers that only grow)
 ``records``    kind, key, value, version (from ``versions``: unique in the whole store), session (NULL: permanent)
 ``sessions``   session, boot id, boot time in seconds at which the session ends
+``changes``    which record was made, changed or deleted (:mod:`octavo.metadata.sqlite.change_feed`)
 =============  ==================================================================================================
 """
 
@@ -22,8 +23,9 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from octavo.metadata.sqlite.change_feed import NO_CHANGES, ChangeFeed, Changes
 from octavo.metadata.sqlite.inherited import check_not_inherited, inherit
 from octavo.metadata.store.driver import ClusterOrigin, Kind, Record, Unchanged
 from octavo.metadata.store.values import Version
@@ -62,15 +64,6 @@ _KEY_END: Final = "\x7f"
 """Sorts after every character of a key."""
 
 
-class Changes(NamedTuple):
-    """The changes by other connections since the previous check."""
-
-    records: bool
-    """At least one record changed."""
-    sessions: bool
-    """At least one session began or ended."""
-
-
 class Database:
     """An open store. ``clock`` gives seconds of boot time. Every method raises :class:`MetadataUnavailableError` when
     the file cannot be used now or is no longer the file that was opened, :class:`MetadataError` when it is damaged;
@@ -101,6 +94,7 @@ class Database:
         """The latest version given out in the current transaction."""
         self._together = False
         """Whether a transaction of several operations is open."""
+        self._feed = ChangeFeed(self._execute, self._present)
         check_not_inherited(path, self._file)
         forks.hold(self)
         with self._translated():
@@ -141,7 +135,7 @@ class Database:
                 )
             self._switch_to_wal()
             self._execute("PRAGMA synchronous=FULL")
-            with self._transaction():
+            with self._transaction(reported=False):
                 if self._is_empty():  # no other process was faster
                     self._make_tables()
             _sync_directory(self._path.parent)
@@ -161,9 +155,12 @@ class Database:
         # nothing unsynced is visible.
         self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         self._identity = _identity_of(self._file)
-        self._data_version = self.pragma("data_version")
-        self._version_seen = self._version_seen_max = self._setting("versions")
-        self._sessions_seen = self._live_sessions()
+        self._version_seen_max = self._setting("versions")
+        if not self._feed.is_made():
+            with self._transaction(reported=False):
+                if not self._feed.is_made():  # no other process was faster
+                    self._feed.make()
+        self._feed.begin()
 
     def _is_empty(self) -> bool:
         return self.pragma("application_id") == 0 and self.pragma("schema_version") == 0
@@ -189,6 +186,7 @@ class Database:
     def _make_tables(self) -> None:
         for statement in filter(str.strip, _SCHEMA.split(";")):
             self._execute(statement)
+        self._feed.make()
         cluster_id, first_ledger_id = self._origin or ClusterOrigin(os.urandom(16).hex(), LedgerId(0))
         self._execute(
             "INSERT INTO settings VALUES ('cluster_id', ?), ('next_ledger_id', ?), ('versions', 0)",
@@ -275,9 +273,10 @@ class Database:
             )
             return version
 
-    def read(self, kind: Kind, key: str) -> Record | None:
+    def read_many(self, wanted: Sequence[tuple[Kind, str]]) -> list[Record | None]:
+        """:meth:`RecordStore.read` for each of these, in order."""
         with self._reading():
-            return self._find(kind, key)
+            return [self._find(kind, key) for kind, key in wanted]
 
     def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
         with self._transaction():
@@ -319,7 +318,7 @@ class Database:
             return [Record(*row) for row in rows]
 
     def begin_session(self, session: str, lease_seconds: float) -> None:
-        with self._transaction():
+        with self._transaction(reported=False):
             # A new session cleans up after sessions that ended without saying so.
             self._execute(f"DELETE FROM records WHERE NOT {_ALIVE}", self._present())
             self._execute("DELETE FROM sessions WHERE boot_id <> :boot OR ends_at <= :now", self._present())
@@ -361,19 +360,20 @@ class Database:
             self._execute("DELETE FROM sessions WHERE session = ?", (session,))
 
     def look_for_changes(self) -> Changes:
-        """The changes by other connections since the previous call, or since opening. Cheap when nothing changed."""
+        """The records that other connections have changed, or whose sessions have ended, since the previous call, or
+        since opening. Cheap when nothing changed."""
+        with self._translated():
+            if not self._feed.may_have_changed():
+                return NO_CHANGES
         with self._reading():
-            records = False
-            data_version = self.pragma("data_version")
-            if data_version != self._data_version:
-                # Renewals of leases change the file, too, but not the number of versions.
-                version = self._setting("versions")
-                records = version != self._version_seen
-                self._data_version, self._version_seen = data_version, version
-            live = self._live_sessions()
-            sessions = live != self._sessions_seen
-            self._sessions_seen = live
-            return Changes(records, sessions)
+            self._execute("BEGIN")
+            try:
+                look = self._feed.look()
+            finally:
+                if self._connection.in_transaction:
+                    self._execute("ROLLBACK")
+        self._feed.saw(look)
+        return look.changes
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
@@ -407,12 +407,6 @@ class Database:
             is not None
         )
 
-    def _live_sessions(self) -> list[str]:
-        rows = self._execute(
-            "SELECT session FROM sessions WHERE boot_id = :boot AND ends_at > :now ORDER BY session", self._present()
-        )
-        return [session for (session,) in rows]
-
     def _present(self) -> dict[str, str | float]:
         return {"boot": self._boot_id, "now": self._clock()}
 
@@ -444,7 +438,8 @@ class Database:
             self._check_not_older()
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, reported: bool = True) -> Iterator[None]:
+        """``reported``: the caller reports which records are changed."""
         if self._together:
             yield  # part of the transaction of the group
             return
@@ -452,9 +447,12 @@ class Database:
             self._execute("BEGIN IMMEDIATE")
             try:
                 self._check_not_older()
+                before = self._feed.last() if reported else 0
                 yield
                 self._check_in_place()
+                last = self._feed.last() if reported else 0
                 self._execute("COMMIT")
+                self._feed.made(before, last)
                 self._version_seen_max = max(self._version_seen_max, self._version_drawn)
             finally:
                 if self._connection.in_transaction:

@@ -3,8 +3,11 @@
 All SQLite calls of a handle run one after another in one thread of its own, so that the event loop never waits for the
 disk. Changes requested while the thread is busy wait and are then made together in one transaction, which costs one
 sync: a client that creates many ledgers at a time is not limited to one ledger per sync. A caller gets its answer only
-after that transaction is durable. A handle notices changes by other processes by polling a counter in shared memory,
-only while something is watched.
+after that transaction is durable. Reads that are requested in one turn of the event loop are made together as well.
+
+A handle notices changes by other processes by polling a counter in shared memory, once for all that is watched, and
+only while something is watched. Then the change feed (:mod:`octavo.metadata.sqlite.change_feed`) says which records
+have changed.
 """
 
 import asyncio
@@ -13,12 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from octavo.metadata.clocks.boot_time import boot_time_seconds
 from octavo.metadata.sqlite.database import Database
-from octavo.metadata.store.driver import SESSION_KINDS, ClusterOrigin, Kind, Listener, Record, RecordStore, Unchanged
+from octavo.metadata.store.driver import ClusterOrigin, Kind, Listener, Record, RecordStore, Unchanged
 from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT, check_lease_seconds
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version
@@ -77,6 +81,13 @@ class _Change(NamedTuple):
             self.made.set_exception(error)
 
 
+class _Read(NamedTuple):
+    """A record that is to be read."""
+
+    thing: tuple[Kind, str]
+    found: asyncio.Future[Record | None]
+
+
 class SqliteRecordStore(RecordStore):
     """One handle on a file, made by :func:`open_sqlite_store`, which opens ``database`` in the executor's single
     thread."""
@@ -95,6 +106,8 @@ class SqliteRecordStore(RecordStore):
         """Changes that no transaction contains yet."""
         self._under_way = False
         """Whether the next transaction is scheduled or being made."""
+        self._wanted: list[_Read] = []
+        """Reads that are requested in this turn of the event loop."""
         self._ledger_ids_allocated = 0
         """All ids below this are known to have been allocated."""
 
@@ -132,11 +145,11 @@ class SqliteRecordStore(RecordStore):
     async def look_for_changes(self) -> None:
         """Check now for changes by other processes, without waiting for the next interval."""
         changes = await self._run(self._database.look_for_changes)
-        if changes.records:
+        if changes is None:
             self._report(None, None)
-        elif changes.sessions:
-            for kind in SESSION_KINDS:
-                self._report(kind, None)
+        else:
+            for kind, key in changes:
+                self._report(kind, key)
 
     async def close(self) -> None:
         self.watching(False)
@@ -190,7 +203,25 @@ class SqliteRecordStore(RecordStore):
         )
 
     async def read(self, kind: Kind, key: str) -> Record | None:
-        return await self._run(lambda: self._database.read(kind, key))
+        self._check_open()
+        if not self._wanted:
+            self._loop.call_soon(self._read_wanted)
+        read = _Read((kind, key), self._loop.create_future())
+        self._wanted.append(read)
+        return await read.found
+
+    def _read_wanted(self) -> None:
+        # One way to the thread and back for all: a thousand ledgers that are opened, or watched, cost it a few times.
+        wanted, self._wanted = self._wanted, []
+        for start in range(0, len(wanted), TOGETHER_MAX):
+            reads = [read for read in wanted[start : start + TOGETHER_MAX] if not read.found.done()]
+            if self._closed:
+                _settle_reads(reads, ClientClosedError("the metadata store has been closed"))
+            elif reads:
+                reading = self._loop.run_in_executor(
+                    self._executor, self._database.read_many, [read.thing for read in reads]
+                )
+                reading.add_done_callback(partial(_have_read, reads))
 
     async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
         return await self._change((kind, key), lambda: self._database.compare_and_set(kind, key, value, expected))
@@ -292,6 +323,29 @@ class SqliteRecordStore(RecordStore):
     def _report(self, kind: Kind | None, key: str | None) -> None:
         if self._listener is not None:
             self._listener(kind, key)
+
+
+def _have_read(reads: Sequence[_Read], reading: asyncio.Future[list[Record | None]]) -> None:
+    failure = asyncio.CancelledError() if reading.cancelled() else reading.exception()
+    if isinstance(failure, OctavoError):
+        _settle_reads(reads, failure)
+    elif failure is not None:
+        defect = InternalError(f"reading the metadata failed: {failure!r}")
+        defect.__cause__ = failure
+        _settle_reads(reads, defect)
+    else:
+        for read, record in zip(reads, reading.result(), strict=True):
+            if not read.found.done():
+                read.found.set_result(record)
+
+
+def _settle_reads(reads: Sequence[_Read], error: OctavoError) -> None:
+    for read in reads:
+        if not read.found.done():
+            # A fresh instance for each, as for changes.
+            failure = type(error)(error.message, may_have_happened=error.may_have_happened)
+            failure.__cause__ = error
+            read.found.set_exception(failure)
 
 
 async def open_sqlite_store(

@@ -24,7 +24,7 @@ from octavo.metadata.encoding import encode_object
 from octavo.metadata.ledger.checks import CLIENT_NAME_CHARACTERS_MAX, CUSTOM_METADATA_BYTES_MAX
 from octavo.metadata.ledger.debts import FullCopies
 from octavo.metadata.ledger.model import LedgerState, SyncMode
-from octavo.metadata.sqlite import database
+from octavo.metadata.sqlite import change_feed, database
 from octavo.metadata.sqlite.store import open_sqlite_store
 from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
 from octavo.metadata.store.driver import Kind
@@ -118,6 +118,7 @@ BLOCKS = {
     "release-covered-hex": as_hex(re.sub(rb'"crc32c":"\w+",', b"", RELEASE_LINE)),
     "zookeeper-version": f"{version_of(Stat(created=7, version=2, owner=0)):016x}\n",
     "sqlite-schema": database._SCHEMA.lstrip(),
+    "sqlite-changes": "".join(f"{statement};\n" for statement in change_feed.CHANGES_SCHEMA),
 }
 """What stands in each block of the page."""
 

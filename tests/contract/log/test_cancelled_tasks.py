@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
-from octavo.metadata import Lease, Watch
+from octavo.metadata import Lease, MetadataStore, Watch
+from octavo.metadata.store.driver import Kind
 from octavo.protocol.errors import MetadataError, OctavoError, TasksCancelledError
 from octavo.protocol.messages import Op
 from support.clusters.log_cluster import QUICK, LogCluster
@@ -35,10 +36,9 @@ async def wait_lost(lease: Lease) -> None:
     raise TasksCancelledError("lost")
 
 
-def is_in_line() -> bool:
+def is_in_line(store: MetadataStore) -> bool:
     """Whether the standby waits for the lock, or in its line."""
-    names = [task.get_name() for task in asyncio.all_tasks()]
-    return any(("Kind.LOCK" in name and name.endswith("'lock')")) or "'lock~" in name for name in names)
+    return (Kind.LOCK, "lock") in store._handle.hub.watched
 
 
 async def create(client: Client) -> None:
@@ -107,7 +107,7 @@ async def test_everything_that_waits_ends_and_so_does_closing(logs: LogCluster) 
     begin("watch", drain_watch(store.watch_bookies()))
     begin("lease", wait_lost(lock))
     begin("standby for lock", store.lock("lock", "standby"))
-    await eventually(is_in_line)  # before that, only its own task is at work
+    await eventually(lambda: is_in_line(store))  # before that, only its own task is at work
     await loop_turns(20)
     for bookie in logs.bookies:
         bookie.hold(Op.ADD)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from octavo.metadata import Version
 from octavo.metadata.clocks.boot_time import boot_time_seconds
-from octavo.metadata.sqlite.database import Changes, Database
+from octavo.metadata.sqlite.database import Database
 from octavo.metadata.sqlite.store import (
     POLL_SECONDS,
     open_sqlite_store,
@@ -175,12 +175,12 @@ def test_what_a_killed_process_left_in_the_log_is_durable_once_it_can_be_seen(tm
         for suffix in ("", "-wal"):
             shutil.copy(f"{paths[0]}{suffix}", f"{paths[1]}{suffix}")
     with closing(make_database(paths[1])) as opened:
-        seen = opened.read(Kind.DOCUMENT, "seen")
+        (seen,) = opened.read_many([(Kind.DOCUMENT, "seen")])
         assert seen is not None
         assert seen.version == version
         shutil.copy(paths[1], paths[2])  # without the log: a checkpoint syncs it before it writes the file
     with closing(make_database(paths[2])) as again:
-        assert again.read(Kind.DOCUMENT, "seen") == seen
+        assert again.read_many([(Kind.DOCUMENT, "seen")]) == [seen]
 
 
 async def test_damaged_file_is_reported_with_its_path(path: Path) -> None:
@@ -410,23 +410,6 @@ def test_leases_end_with_the_boot(path: Path) -> None:
         after.begin_session("another", 10.0)
         assert rows_of(path, "SELECT count(*) FROM records") == [(0,)]
         assert rows_of(path, "SELECT session FROM sessions") == [("another",)]
-
-
-def test_renewals_and_own_changes_are_not_reported(path: Path) -> None:
-    now = [0.0]
-    with closing(make_database(path, now=now)) as watcher, closing(make_database(path, now=now)) as other:
-        assert watcher.look_for_changes() == Changes(False, False)
-        other.begin_session("s", 10.0)
-        assert watcher.look_for_changes() == Changes(False, True)
-        other.renew_session("s", 10.0)
-        watcher.create(Kind.DOCUMENT, "mine", b"")
-        assert watcher.look_for_changes() == Changes(False, False)
-        other.create(Kind.DOCUMENT, "theirs", b"")
-        assert watcher.look_for_changes() == Changes(True, False)
-        other.delete(Kind.DOCUMENT, "theirs")
-        assert watcher.look_for_changes() == Changes(True, False)
-        now[0] = 10.0
-        assert watcher.look_for_changes() == Changes(False, True)
 
 
 def test_refused_changes_write_nothing(path: Path) -> None:
