@@ -514,7 +514,15 @@ class Pipeline:
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""
-        quorums, runs = self._quorums, list(self._runs)
+        self._check_row()
+        self._check_slots()
+        self._check_bound()
+        self._check_head(waits=self._change is not None)
+        self._check_change(self._first_unacknowledged, self._length)
+
+    def _check_row(self) -> None:
+        """The runs of the row follow one another, and are held and confirmed by slots that may."""
+        runs = list(self._runs)
         next_number = self._oldest + len(runs)
         assert self._oldest <= self._head <= next_number
         assert [run.number for run in runs] == list(range(self._oldest, next_number))
@@ -529,24 +537,37 @@ class Pipeline:
             assert run.holders & ~whole == 0
             assert run.holders == whole or run.number <= self._head, "only replaced bookies need not hold a run"
         assert following == self.next_entry_id
-        retained, pending = runs[: self._head - self._oldest], runs[self._head - self._oldest :]
-        assert sum(run.sealed_bytes for run in retained) == self._retained_bytes
-        assert self._retained_bytes <= self._retained_bytes_max or not retained
-        if pending:
-            head = pending[0]
-            assert head.first <= self._first_unacknowledged <= head.last
-            first = self._first_unacknowledged
-            if not self._stopped and self._change is None:
-                complete_below = quorums.first_unacknowledged(first, head.last, head.confirmed)
-                assert complete_below == first, "completion is always drawn at once"
-        else:
-            assert self._first_unacknowledged == self.next_entry_id
+        assert sum(run.sealed_bytes for run in islice(runs, self._head - self._oldest)) == self._retained_bytes
+
+    def _check_slots(self) -> None:
+        """A slot that is ready has been sent everything; none is once the pipeline has stopped."""
+        next_number = self._oldest + len(self._runs)
         for position, cursor in enumerate(self._cursors):
             assert cursor <= next_number
             assert not self.is_ready(position) or cursor == next_number
             assert not self._quorums.striped or self._starts[position] <= self.next_entry_id
         assert not (self._stopped and self._ready)
+
+    def _check_bound(self) -> None:
+        """What may be given up is within its bound."""
+        assert self._retained_bytes <= self._retained_bytes_max or self._oldest == self._head
+
+    def _check_head(self, *, waits: bool) -> None:
+        """Everything that is complete is acknowledged; ``waits``: unless nothing is acknowledged now."""
+        head = next(self._pending_runs(), None)
+        if head is None:
+            assert self._first_unacknowledged == self.next_entry_id
+            return
+        assert head.first <= self._first_unacknowledged <= head.last
+        first = self._first_unacknowledged
+        if not self._stopped and not waits:
+            complete_below = self._quorums.first_unacknowledged(first, head.last, head.confirmed)
+            assert complete_below == first, "completion is always drawn at once"
+
+    def _check_change(self, first_entry_id: int, length_before: int) -> None:
+        """A change that is under way begins at this id, behind this many bytes, and nothing is sent to the slots that
+        get another bookie."""
         if self._change is not None:
-            assert self._change.first_entry_id == self._first_unacknowledged, "nothing is acknowledged meanwhile"
-            assert self._change.length_before == self._length
+            assert self._change.first_entry_id == first_entry_id, "the fragment's first id stays as it was chosen"
+            assert self._change.length_before == length_before
             assert not self._ready & self._change.replaced

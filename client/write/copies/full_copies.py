@@ -334,26 +334,24 @@ class FullCopiesPipeline(Pipeline):
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""
-        change, retained_bytes_max = self._change, self._retained_bytes_max
         if self._required:
-            # The bound of the base class holds for what may be given up, and its changes begin at LAC + 1.
-            self._retained_bytes_max = max(retained_bytes_max, self._retained_bytes)
-            if change is not None:
-                assert change.first_entry_id == self._kept_from, "nothing becomes full meanwhile"
-                assert self._fragment_first <= change.first_entry_id <= self._first_unacknowledged
-                self._change = EnsembleChange(change.replaced, EntryId(self._first_unacknowledged), self._length)
-            elif self._holding:
-                # As during a change, completion is not drawn.
-                self._change = EnsembleChange(0, EntryId(self._first_unacknowledged), self._length)
-        try:
+            self._check_required()
+        else:
             super().check_invariants()
-        finally:
-            self._change, self._retained_bytes_max = change, retained_bytes_max
         assert self._told_from == self._kept_from, "what is full is told at once"
         assert self._kept_from <= self._next_unreleased()
-        if self._required:
-            assert self._given_up.is_empty
-            assert self.debt().first >= self._kept_from or self.debt().is_empty
+
+    def _check_required(self) -> None:
+        """As the ordinary check, where nothing is given up, changes begin at LAFR + 1, and acknowledgements may be
+        held for joiners."""
+        self._check_row()
+        self._check_slots()
+        self._check_head(waits=self._change is not None or self._holding)
+        self._check_change(self._kept_from, self._length_kept)
+        if self._change is not None:
+            assert self._fragment_first <= self._kept_from <= self._first_unacknowledged
+        assert self._given_up.is_empty
+        assert self.debt().first >= self._kept_from or self.debt().is_empty
 
     def _next_unreleased(self) -> int:
         return self._runs[0].first if self._runs else self.next_entry_id
