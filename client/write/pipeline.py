@@ -549,7 +549,7 @@ class Pipeline:
         assert not (self._stopped and self._ready)
 
     def _check_bound(self) -> None:
-        """What may be given up is within its bound."""
+        """Acknowledged runs that some slot lacks are within their bound."""
         assert self._retained_bytes <= self._retained_bytes_max or self._oldest == self._head
 
     def _check_head(self, *, waits: bool) -> None:
