@@ -42,8 +42,8 @@ async def test_recovery_on_restored_metadata_does_not_believe_bookies_that_have_
             await writer.add_many([f"{writer.id}/{number}/".encode().ljust(100, b".") for number in range(ENTRIES)])
         ledger_id = LedgerId(writer.id)
         storages = [cluster.bookie(name).service.storage for name in ("b0", "b1", "b2")]
-        # Two of three acknowledged: the third one needs every entry before the others drop theirs, and an add that comes
-        # after the drop would bring the ledger back.
+        # Two of three acknowledged: the third one needs every entry before the others drop theirs, and an add after
+        # the drop would bring the ledger back.
         await eventually(lambda: all(each.ledgers.get(ledger_id).highest == ENTRIES - 1 for each in storages))
         for storage in storages[:2]:
             await storage.writer.drop(ledger_id)
