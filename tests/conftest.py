@@ -9,6 +9,7 @@ A test runs once: nothing runs again because it failed (docs/decisions/034).
 
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 NO_SKIPS = os.environ.get("OCTAVO_NO_SKIPS") == "1"
+
+# Compiled files are kept, also where the caller's settings say otherwise: without them every process that a test starts
+# compiles what it imports, and takes twice as long.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The tests of these folders mostly wait: for processes, ZooKeeper or Spark. Those of all other folders compute.
 WAITING = ("pipeline", "processes", "zookeeper", "security")

@@ -65,6 +65,13 @@ def test_no_test_runs_twice() -> None:
     assert [path for path in sources if asking.search(path.read_text(encoding="utf-8"))] == []
 
 
+def test_what_tests_import_is_compiled_once() -> None:
+    """Neither `make` nor plain `pytest` heeds a setting under which each process compiles everything again."""
+    assert not sys.dont_write_bytecode
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+    assert "\nunexport PYTHONDONTWRITEBYTECODE\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 def test_check_looks_at_format_lint_types_and_tidy_rules() -> None:
     plan = plan_of("check")
     for command in ("ruff format --check", "ruff check", "scripts/check_types.py", "pytest -q tests/house"):
