@@ -1,6 +1,7 @@
 """Octavo beside Apache BookKeeper and Apache Kafka, in alternating runs on the same machine.
 
-    compare_peers.py [--rounds 3] [--systems 'NAME;...'] [--cases 'NAME;...'] [--seconds 10] [--list]
+    compare_peers.py [--rounds 3] [--systems 'NAME;...'] [--cases 'NAME;...'] [--ledgers N/M ...] [--entry-size 1024]
+                     [--seconds 10] [--json] [--list]
 
 Each round starts every system on empty folders, runs the cases one after another, and stops it. Only one system runs
 at a time, and they alternate, so that a noisy machine is equally unfair to all. A system is three storage servers and
@@ -17,8 +18,13 @@ one client. Every add goes to three servers and is acknowledged when two have it
 
 The Java clients (scripts/peers/) run the same load for some seconds before it is measured. The jars come from a Maven
 repository the first time. Needs Java 17 with javac, and mvn. ``octavo bench disk`` is run before each system: without
-a quiet disk the latencies mean nothing. The medians over all rounds are printed. Unless ``--systems`` says otherwise,
-``octavo``, ``bookkeeper`` and ``bookkeeper-tuned`` are compared.
+a quiet disk the latencies mean nothing. The medians over all rounds are printed, and the ratios of the first system to
+each other one: the median of the rounds, with the least and the most. Unless ``--systems`` says otherwise, ``octavo``,
+``bookkeeper`` and ``bookkeeper-tuned`` are compared.
+
+``--ledgers 100/1000 1000/1000 10000/2000`` runs such cases instead: so many ledgers, with so many adds of
+``--entry-size`` bytes in flight, which are dealt out evenly over the ledgers; these take turns where they are more. Of
+Kafka they are partitions of one topic. ``us`` is the processor time of an add over the client and the three servers.
 """
 
 import argparse
@@ -54,13 +60,13 @@ def octavo(folder: Path, times: Times, *, sync: str = "immediate") -> Iterator[R
         command = [
             *(sys.executable, "-P", "-m", "octavo.cli.main", "bench", "write", "--json", "--warm-up", "2"),
             *("--duration", f"{times.seconds:g}", "--entry-size", str(case.entry_bytes)),
-            *("--in-flight", str(case.in_flight), "--delete", "--sync", sync),
+            *("--in-flight", str(case.in_flight), "--ledgers", str(case.ledgers), "--delete", "--sync", sync),
             *(("--rate", str(case.rate)) if case.rate else ()),
         ]
         got = json.loads(output_of(command, {"OCTAVO_METADATA": uri}))
         latencies = got["latency_ms"]
         percentiles = {"p50": latencies["p50"], "p99": latencies["p99"], "p99.9": latencies["p99_9"]}
-        return {"rate": got["entries_per_second"], **percentiles}
+        return {"rate": got["entries_per_second"], **percentiles, "us": got["processor_us_per_entry"]["total"]}
 
     with Cluster(folder) as cluster:
         uri = cluster.wait_for("ready")["metadata"]
@@ -91,17 +97,59 @@ SYSTEMS: dict[str, Callable[[Path, Times], AbstractContextManager[Run]]] = {
 COMPARED = "octavo; bookkeeper; bookkeeper-tuned"
 
 
-def table(measured: dict[str, dict[str, list[Result]]], cases: Sequence[Case]) -> str:
+type Measured = dict[str, dict[str, list[Result]]]
+"""The results of each round, by case, by system."""
+
+COLUMNS = {"rate": "adds/s", "p50": "p50 ms", "p99": "p99 ms", "p99.9": "p99.9 ms", "us": "processor us"}
+
+
+def medians(measured: Measured, case: Case) -> dict[str, Result]:
+    """The median over the rounds of each figure of a case, by system."""
+    return {
+        system: {name: statistics.median(one[name] for one in results[case.name]) for name in COLUMNS}
+        for system, results in measured.items()
+    }
+
+
+def table(measured: Measured, cases: Sequence[Case]) -> str:
     """The medians of each case and system."""
-    lines = ["| case | system | adds/s | p50 ms | p99 ms | p99.9 ms |", "|---|---|---|---|---|---|"]
+    lines = [f"| case | system | {' | '.join(COLUMNS.values())} |", f"|---|---|{'---|' * len(COLUMNS)}"]
     for case in cases:
-        for system, results in measured.items():
-            rate, *latencies = (
-                statistics.median(one[name] for one in results[case.name]) for name in ("rate", "p50", "p99", "p99.9")
-            )
-            cells = " | ".join(f"{value:,.2f}" for value in latencies)
+        for system, result in medians(measured, case).items():
+            rate, *others = (result[name] for name in COLUMNS)
+            cells = " | ".join(f"{value:,.2f}" for value in others)
             lines.append(f"| {case.name} | {system} | {rate:,.0f} | {cells} |")
     return "\n".join(lines)
+
+
+def ratios(measured: Measured, case: Case, name: str) -> dict[str, list[float]]:
+    """One figure of the first system to that of each other one, round by round."""
+    (_, first), *others = measured.items()
+    return {
+        system: [one[name] / other[name] for one, other in zip(first[case.name], results[case.name], strict=True)]
+        for system, results in others
+    }
+
+
+def ratio_table(measured: Measured, cases: Sequence[Case]) -> str:
+    """The ratios of the first system to the others: the median of the rounds, the least and the most."""
+    lines = [f"| case | {next(iter(measured))} to | {' | '.join(COLUMNS)} |", f"|---|---|{'---|' * len(COLUMNS)}"]
+    for case in cases:
+        by_name = {name: ratios(measured, case, name) for name in COLUMNS}
+        for system in by_name["rate"]:
+            several = [by_name[name][system] for name in COLUMNS]
+            cells = " | ".join(f"{statistics.median(one):.2f} ({min(one):.2f} to {max(one):.2f})" for one in several)
+            lines.append(f"| {case.name} | {system} | {cells} |")
+    return "\n".join(lines)
+
+
+def ledger_case(text: str, entry_bytes: int) -> Case:
+    """The case that LEDGERS/IN-FLIGHT asks for. Raises :class:`PeerError` for another text."""
+    ledgers, separator, in_flight = text.partition("/")
+    if not (separator and ledgers.isdecimal() and in_flight.isdecimal() and int(ledgers) and int(in_flight)):
+        raise PeerError(f"--ledgers takes LEDGERS/IN-FLIGHT, as 1000/1000, both above 0, not {text!r}")
+    name = f"{entry_bytes:,} B, {int(ledgers):,} ledgers, {int(in_flight):,} in flight"
+    return Case(name, entry_bytes, int(in_flight), ledgers=int(ledgers))
 
 
 def chosen[T](text: str, known: dict[str, T], what: str) -> dict[str, T]:
@@ -120,6 +168,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--systems", default=COMPARED, metavar="'NAME;NAME'")
     parser.add_argument("--cases", default=";".join(by_name), metavar="'NAME;NAME'")
+    parser.add_argument("--ledgers", nargs="+", metavar="N/M", help="instead of --cases: N ledgers, M adds in flight")
+    parser.add_argument("--entry-size", type=int, default=1024, help="bytes of an entry with --ledgers (default: 1024)")
+    parser.add_argument("--json", action="store_true", help="print all results as one line of JSON at the end")
     parser.add_argument("--seconds", type=float, default=10.0, help="time of each measurement (default: 10)")
     parser.add_argument("--java-warm-up", type=float, default=8.0, help="load before it, for Java (default: 8)")
     add_data_dir(parser)
@@ -129,9 +180,13 @@ def main() -> int:
         print("\n".join([*SYSTEMS, *by_name]))
         return 0
     times = Times(arguments.seconds, arguments.java_warm_up)
-    measured: dict[str, dict[str, list[Result]]] = {}
+    measured: Measured = {}
     try:
-        systems, cases = chosen(arguments.systems, SYSTEMS, "system"), chosen(arguments.cases, by_name, "case")
+        systems = chosen(arguments.systems, SYSTEMS, "system")
+        if arguments.ledgers:
+            cases = {case.name: case for case in (ledger_case(it, arguments.entry_size) for it in arguments.ledgers)}
+        else:
+            cases = chosen(arguments.cases, by_name, "case")
         for peer in CLIENTS:
             if any(name.startswith(peer) for name in systems):
                 prepare(peer)
@@ -149,6 +204,10 @@ def main() -> int:
         print(f"compare_peers.py: {error}", file=sys.stderr)
         return 1
     print(f"\nMedians of {arguments.rounds} alternating rounds:\n\n{table(measured, tuple(cases.values()))}")
+    if len(measured) > 1:
+        print(f"\nRatios, median (least to most) of the rounds:\n\n{ratio_table(measured, tuple(cases.values()))}")
+    if arguments.json:
+        print(json.dumps({"rounds": arguments.rounds, "systems": measured}))
     return 0
 
 

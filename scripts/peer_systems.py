@@ -40,7 +40,8 @@ CLIENT_MEMORY = ("-Xms1g", "-Xmx2g")
 KAFKA_CLUSTER_ID = "T2N0YXZvQ29tcGFyZXNJdA"
 
 type Result = dict[str, float]
-"""``rate`` in adds per second, ``p50``, ``p99``, ``p99.9`` in milliseconds."""
+"""``rate`` in adds per second, ``p50``, ``p99``, ``p99.9`` in milliseconds, ``us`` of processor time per add over the
+client and the three servers."""
 
 
 class PeerError(Exception):
@@ -56,6 +57,8 @@ class Case:
     in_flight: int
     rate: int = 0
     """Adds per second, started when they are due; 0: as many as are in flight."""
+    ledgers: int = 1
+    """The adds in flight are dealt out evenly over so many ledgers. Kafka has partitions of one topic instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +134,13 @@ def bookkeeper(folder: Path, times: Times, *, tuned: bool = False) -> Iterator[R
         files = [bookie_settings(folder / f"bookie-{number}", port, uri, tuned) for number, port in enumerate(ports)]
         output_of([*_java("bookkeeper", "-Xmx256m"), "org.apache.bookkeeper.bookie.BookieShell", "-conf", files[0],
                    "initnewcluster"])  # fmt: skip
-        for file in files:
-            _serve(stack, "bookkeeper", ("org.apache.bookkeeper.server.Main", "--conf", file), file)
+        servers = [
+            _serve(stack, "bookkeeper", ("org.apache.bookkeeper.server.Main", "--conf", file), file) for file in files
+        ]
         for port in ports:
             wait_listening(port)
         time.sleep(SETTLE_SECONDS)
-        yield lambda case: _load("bookkeeper", (uri,), case, times)
+        yield lambda case: _load("bookkeeper", (uri,), case, times, servers)
 
 
 def bookie_settings(folder: Path, port: int, uri: str, tuned: bool) -> Path:
@@ -167,16 +171,17 @@ def kafka(folder: Path, times: Times, *, synced: bool) -> Iterator[Run]:
     ports, controllers = free_ports(3), free_ports(3)
     voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
     with ExitStack() as stack:
+        brokers = []
         for number, (port, controller) in enumerate(zip(ports, controllers, strict=True), 1):
             file = broker_settings(folder / f"broker-{number}", number, port, controller, voters)
             output_of([*_java("kafka", "-Xmx256m"), "kafka.tools.StorageTool", "format", "-t", KAFKA_CLUSTER_ID, "-c",
                        file])  # fmt: skip
-            _serve(stack, "kafka", ("kafka.Kafka", file), file)
+            brokers.append(_serve(stack, "kafka", ("kafka.Kafka", file), file))
         for port in ports:
             wait_listening(port)
         time.sleep(SETTLE_SECONDS)
         servers = ",".join(f"127.0.0.1:{port}" for port in ports)
-        yield lambda case: _load("kafka", (servers, "synced" if synced else "plain"), case, times)
+        yield lambda case: _load("kafka", (servers, "synced" if synced else "plain"), case, times, brokers)
 
 
 def broker_settings(folder: Path, number: int, port: int, controller: int, voters: str) -> Path:
@@ -207,22 +212,33 @@ def _java(peer: str, *memory: str) -> list[str]:
     return [find_java(), *JAVA_OPTIONS, *memory, "-cp", f"{cache}/classes:{cache}/jars/*"]
 
 
-def _serve(stack: ExitStack, peer: str, command: tuple[str | Path, ...], settings: Path) -> None:
-    """Start a server; it is killed when the stack is left."""
+def _serve(stack: ExitStack, peer: str, command: tuple[str | Path, ...], settings: Path) -> int:
+    """Start a server, which is killed when the stack is left; its process id."""
     log = stack.enter_context(settings.with_suffix(".log").open("wb"))
     server = subprocess.Popen(
         [*_java(peer, *SERVER_MEMORY), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
     )
     stack.callback(server.wait)
     stack.callback(server.kill)
+    return server.pid
 
 
-def _load(peer: str, target: tuple[str, ...], case: Case, times: Times) -> Result:
+def _load(peer: str, target: tuple[str, ...], case: Case, times: Times, servers: Sequence[int]) -> Result:
     """Run the peer's client."""
-    numbers = (case.entry_bytes, case.in_flight, case.rate, times.java_warm_up_seconds, times.seconds)
-    told = output_of([*_java(peer, *CLIENT_MEMORY), CLIENTS[peer], *target, *map(str, numbers)])
+    numbers = (case.entry_bytes, case.in_flight, case.rate, times.java_warm_up_seconds, times.seconds, case.ledgers)
+    processes = ",".join(map(str, servers))
+    told = output_of([*_java(peer, *CLIENT_MEMORY), CLIENTS[peer], *target, *map(str, numbers), processes])
+    return client_result(told, f"{peer}, case {case.name!r}")
+
+
+def client_result(told: str, what: str) -> Result:
+    """What a Java client has measured, from its output. Raises :class:`PeerError` when an add failed."""
     # BookKeeper's client writes its log to standard output, too.
-    got = next(json.loads(line) for line in reversed(told.splitlines()) if line.startswith("{"))
+    found = next((line for line in reversed(told.splitlines()) if line.startswith("{")), None)
+    if found is None:
+        raise PeerError(f"{what}: the client has printed no result: {told[-800:]}")
+    got = json.loads(found)
     if got["failed"]:
-        raise PeerError(f"{peer} failed {got['failed']} adds of the case {case.name!r}")
-    return {"rate": got["entries_per_second"], **{name: got[name] for name in ("p50", "p99", "p99.9")}}
+        raise PeerError(f"{what}: {got['failed']} adds failed")
+    percentiles = {name: got[name] for name in ("p50", "p99", "p99.9")}
+    return {"rate": got["entries_per_second"], **percentiles, "us": got["processor_us"]}

@@ -13,6 +13,8 @@ import typer
 from octavo.cli.bench import create as bench_create
 from octavo.cli.bench import disk as bench_disk
 from octavo.cli.bench import log as bench_log
+from octavo.cli.bench import logs as bench_logs
+from octavo.cli.bench import memory as bench_memory
 from octavo.cli.bench.ledgers import Shape, open_ledgers
 from octavo.cli.bench.processes import Processes, grown, in_words, processor_per_entry
 from octavo.cli.ledger.commands import (
@@ -91,7 +93,7 @@ async def write(
     rate: RateOption = None,
     ledgers: Annotated[
         int,
-        typer.Option("--ledgers", metavar="N", min=1, max=10_000, help="Number of ledgers written at the same time."),
+        typer.Option("--ledgers", metavar="N", min=1, max=100_000, help="Number of ledgers written at the same time."),
     ] = 1,
     batch: Annotated[
         int,
@@ -130,9 +132,11 @@ async def write(
     """Measure acknowledged adds.
 
     Without --batch, each add is a call of its own; without --rate, a task of its own awaits it. The adds under way are
-    dealt out evenly over --ledgers. The command prints the ids of the new ledgers and keeps them, so that `octavo bench
-    read` can read them. It also prints the processor time of an entry: that of the client, and, with `octavo up` on
-    this machine, that of each bookie and of all processes.
+    dealt out evenly over --ledgers; if these are more, they take turns. The command prints the ids of the new ledgers
+    and keeps them, so that `octavo bench read` can read them.
+
+    It also prints the processor time of an entry: that of the client, and, with `octavo up` on this machine, that of
+    each bookie and of all processes.
     """
     from octavo.cli.bench.load import Extent  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
@@ -140,11 +144,6 @@ async def write(
     extent = _extent(duration, count, batch)
     payload = os.urandom(entry_size)
     parallel = max(1, in_flight // batch)
-    if rate is None and ledgers > parallel:
-        raise InvalidArgumentError(
-            f"--ledgers {ledgers} needs as many adds under way, but --in-flight {in_flight}"
-            f"{f' with --batch {batch}' if batch > 1 else ''} has {parallel}"
-        )
     shape = Shape(ensemble, write_quorum, ack_quorum, digest, read_password(password_file), sync)
 
     def operation(writer: "LedgerWriter") -> "Operation":
@@ -345,20 +344,10 @@ async def _client_cost(measured: "Measurement", rate: float | None, batch: int) 
 def _report(
     session: Session, kind: str, measured: "Measurement", entries: int, payload_bytes: int, facts: dict[str, Any]
 ) -> int:
+    from octavo.cli.bench.load import latency_ms  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
 
-    def milliseconds(seconds: float | None) -> float | None:
-        return None if seconds is None else round(seconds * 1000.0, 4)
-
-    histogram = measured.histogram
-    latency = {
-        "p50": milliseconds(histogram.percentile(50)),
-        "p90": milliseconds(histogram.percentile(90)),
-        "p99": milliseconds(histogram.percentile(99)),
-        "p99_9": milliseconds(histogram.percentile(99.9)),
-        "max": milliseconds(histogram.max),
-        "mean": milliseconds(histogram.mean),
-    }
+    latency = latency_ms(measured.histogram)
     result = {
         "entries": entries,
         "seconds": round(measured.seconds, 6),
@@ -414,4 +403,6 @@ def _named(ledger_ids: Sequence[int]) -> str:
 
 bench_create.register(app)
 bench_log.register(app)
+bench_logs.register(app)
+bench_memory.register(app)
 bench_disk.register(app)

@@ -17,6 +17,7 @@ from array import array
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle, islice
 from typing import Protocol, Self
 
 from octavo.cli.bench.histogram import Histogram
@@ -103,16 +104,17 @@ async def closed_loop(
     *,
     clock: Clock = time.perf_counter,
 ) -> Measurement:
-    """Keep ``in_flight`` operations going, the tasks taking ``operations`` in turn. A task ends at its first error."""
+    """Keep ``in_flight`` operations going, one in each task. The tasks are dealt out over ``operations``; where these
+    are more, each task repeats some of its own in turn. A task ends at its first error."""
     measurement = Measurement()
     record = measurement.latencies.append
     begun = clock()
     stop_at = math.inf if extent.seconds is None else begun + extent.seconds
 
-    async def work(operation: Operation, share: int) -> None:
+    async def work(own: Sequence[Operation], share: int) -> None:
         started = clock()
         try:
-            for _ in range(share):
+            for operation in islice(cycle(own), share):
                 if started >= stop_at:
                     return
                 await operation()
@@ -127,7 +129,7 @@ async def closed_loop(
             share = sys.maxsize
             if extent.operations is not None:
                 share = extent.operations // in_flight + (number < extent.operations % in_flight)
-            group.create_task(work(operations[number % len(operations)], share))
+            group.create_task(work(operations[number % len(operations) :: in_flight], share))
     measurement.seconds = clock() - begun
     await measurement.count_latencies()
     return measurement
@@ -261,6 +263,13 @@ async def generator_seconds(rate: float, *, seconds: float = 0.25) -> float:
 
 def _show_nothing(done: float, note: str = "") -> None:
     """Progress that is not shown."""
+
+
+def latency_ms(histogram: Histogram) -> dict[str, float | None]:
+    """The latencies of a result, in milliseconds; None where nothing was measured."""
+    seconds = {f"p{percent:g}".replace(".", "_"): histogram.percentile(percent) for percent in (50, 90, 99, 99.9)}
+    all_seconds = {**seconds, "max": histogram.max, "mean": histogram.mean}
+    return {name: None if value is None else round(value * 1000.0, 4) for name, value in all_seconds.items()}
 
 
 class HasPayload(Protocol):

@@ -1,3 +1,4 @@
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
@@ -11,7 +12,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Adds to a topic of Apache Kafka with one partition and three replicas, two of which must have a record.
+ * Adds to the partitions of a topic of Apache Kafka. Each has three replicas, two of which must have a record.
  *
  * <p>Usage: KafkaLoad SERVERS synced|plain, then the numbers of {@link AddLoad}. The brokers of a synced topic sync each
  * record before they answer.
@@ -21,32 +22,40 @@ public final class KafkaLoad {
     private static final int BATCH_BYTES = 256 * 1024;
     private static final int PAUSE_MILLISECONDS = 50;
 
-    private static void createTopic(String servers, String name, boolean synced) throws Exception {
+    private static void createTopic(String servers, String name, int partitions, boolean synced) throws Exception {
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", servers))) {
             while (admin.describeCluster().nodes().get().size() < BROKERS) {
                 Thread.sleep(PAUSE_MILLISECONDS);
             }
-            NewTopic topic = new NewTopic(name, Optional.of(1), Optional.of((short) BROKERS));
+            NewTopic topic = new NewTopic(name, Optional.of(partitions), Optional.of((short) BROKERS));
             topic.configs(synced
                     ? Map.of("min.insync.replicas", "2", "flush.messages", "1") : Map.of("min.insync.replicas", "2"));
             admin.createTopics(List.of(topic)).all().get();
         }
     }
 
-    private static AddLoad.Target create(String servers, boolean synced) throws Exception {
+    private static List<AddLoad.Target> create(String servers, boolean synced, int number) throws Exception {
         String topic = "load-" + System.nanoTime();
-        createTopic(servers, topic, synced);
+        createTopic(servers, topic, number, synced);
         // One request at a time: what comes meanwhile makes one batch, which is the fastest setting for many records.
         KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(Map.of(
                 "bootstrap.servers", servers, "acks", "all", "linger.ms", "0", "batch.size", String.valueOf(BATCH_BYTES),
                 "max.in.flight.requests.per.connection", "1",
                 "key.serializer", ByteArraySerializer.class.getName(),
                 "value.serializer", ByteArraySerializer.class.getName()));
+        List<AddLoad.Target> targets = new ArrayList<>();
+        for (int partition = 0; partition < number; partition++) {
+            targets.add(target(producer, topic, partition));
+        }
+        return targets;
+    }
+
+    private static AddLoad.Target target(KafkaProducer<byte[], byte[]> producer, String topic, int partition) {
         return new AddLoad.Target() {
             @Override
             public CompletionStage<?> add(byte[] payload) {
                 CompletableFuture<Object> added = new CompletableFuture<>();
-                producer.send(new ProducerRecord<>(topic, 0, null, payload), (metadata, error) -> {
+                producer.send(new ProducerRecord<>(topic, partition, null, payload), (metadata, error) -> {
                     if (error != null) {
                         added.completeExceptionally(error);
                     } else {
@@ -58,14 +67,14 @@ public final class KafkaLoad {
 
             @Override
             public void close() {
-                producer.close();
+                producer.close(); // of all partitions; closing it again does nothing
             }
         };
     }
 
     public static void main(String[] arguments) throws Exception {
         boolean synced = arguments[1].equals("synced");
-        AddLoad.run(() -> create(arguments[0], synced), Arrays.copyOfRange(arguments, 2, arguments.length));
+        AddLoad.run(number -> create(arguments[0], synced, number), Arrays.copyOfRange(arguments, 2, arguments.length));
         System.exit(0); // threads of the client's library may live on
     }
 }

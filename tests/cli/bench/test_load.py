@@ -66,6 +66,21 @@ async def test_closed_loop_performs_exactly_the_operations_asked_for(count: int,
     assert measured.errors == 0
 
 
+@pytest.mark.parametrize(
+    ("servers", "in_flight", "served"),
+    [(2, 6, [3, 3]), (3, 3, [1, 1, 1]), (5, 2, [2, 2, 1, 1, 1]), (4, 1, [2, 2, 1, 1])],
+)
+async def test_closed_loop_deals_tasks_out_over_operations_and_takes_turns_where_these_are_more(
+    servers: int, in_flight: int, served: list[int]
+) -> None:
+    # The tasks of five servers and two in flight have servers 0, 2, 4 and 1, 3.
+    clock = ManualClock()
+    several = [Server(clock) for _ in range(servers)]
+    count = sum(served)
+    await closed_loop(several, Extent(count, None), in_flight, no_progress, clock=clock)
+    assert [server.served for server in several] == served
+
+
 async def test_closed_loop_keeps_as_many_under_way_as_asked_and_no_more() -> None:
     under_way, most = 0, 0
 

@@ -32,11 +32,52 @@ def test_many_ledgers_are_written_evenly_and_the_processor_time_of_every_process
     assert ", bookie-3 " in table
 
 
-def test_more_ledgers_than_adds_under_way_is_one_line_and_makes_none(cluster: Up) -> None:
-    before = cluster.run("ledger", "list", "--json").stdout
-    few = cluster.run("bench", "write", "--ledgers", 20, "--in-flight", 19)
-    few.failed_with_one_line(2, "--ledgers 20", "--in-flight 19")
-    batched = cluster.run("bench", "write", "--ledgers", 20, "--in-flight", 1000, "--batch", 100)
-    batched.failed_with_one_line(2, "--ledgers 20", "--in-flight 1000 with --batch 100 has 10")
+def test_more_ledgers_than_adds_under_way_take_turns(cluster: Up) -> None:
+    arguments = ("--ledgers", 12, "--in-flight", 5, "--count", 120, "--entry-size", 10, "--warm-up", 0)
+    written = cluster.run("bench", "write", *arguments, "--json").json
+    assert (written["entries"], written["errors"]) == (120, 0)
+    assert cluster.run("bench", "read", "--json", *written["ledger_ids"]).json["entries"] == 120, "none is empty"
+
+
+def test_no_ledgers_is_one_line(cluster: Up) -> None:
     cluster.run("bench", "write", "--ledgers", 0).failed_with_one_line(2, "--ledgers", "0 is below 1")
-    assert cluster.run("ledger", "list", "--json").stdout == before
+
+
+@pytest.mark.parametrize("layout", ["stream", "chain"])
+def test_many_logs_are_led_and_followed_idle_and_busy(cluster: Up, layout: str) -> None:
+    arguments = ("--logs", 6, "--entry-size", 10, "--duration", 0.3, "--idle", 0.2, "--layout", layout)
+    measured = cluster.run("bench", "logs", *arguments, "--json").json
+    assert (measured["logs"], measured["layout"], measured["errors"]) == (6, layout, 0)
+    assert measured["entries"] >= 6, "each log has had an add under way"
+    assert measured["entries_followed"] == measured["entries"]
+    assert set(measured["idle_share"]) == {"client", *cluster.pids}
+    assert set(measured["processor_us_per_entry"]) == {"client", "total", *cluster.pids}
+    assert 0 < measured["latency_ms"]["p50"] <= measured["latency_ms"]["p99"] <= measured["latency_ms"]["max"]
+    steps = ("create", "lead", "first_add", "follow", "catch_up", "close_followers", "close_leaders")
+    assert min(measured[f"{step}_seconds"] for step in steps) > 0
+    assert b"octavo-bench" not in cluster.run("log", "list").stdout
+
+
+def test_many_logs_as_a_table(cluster: Up) -> None:
+    table = cluster.run("bench", "logs", "--logs", 2, "--duration", 0.1, "--idle", 0).stdout.decode()
+    assert "entries/s" in table
+    assert "processor time per entry: client " in table
+    assert "create " in table
+    assert "idle" not in table
+    cluster.run("bench", "logs", "--logs", 0).failed_with_one_line(2, "--logs", "0 is below 1")
+
+
+def test_memory_of_ledgers_and_logs(cluster: Up) -> None:
+    ledgers = cluster.run("ledger", "list", "--json").stdout
+    measured = cluster.run("bench", "memory", "--count", 20, "--json").json
+    each = measured["bytes_each"]
+    assert set(each) == {"open_ledger", "led_log", "followed_log"}
+    for figures in each.values():
+        assert set(figures) == {"client", *cluster.pids}
+        assert 1_000 < figures["client"] < 1_000_000
+    table = cluster.run("bench", "memory", "--count", 2).stdout.decode()
+    assert "bytes for one" in table
+    assert "followed log" in table
+    assert cluster.run("ledger", "list", "--json").stdout == ledgers
+    assert b"octavo-bench" not in cluster.run("log", "list").stdout
+    cluster.run("bench", "memory", "--count", 0).failed_with_one_line(2, "--count", "0 is below 1")
