@@ -1,13 +1,13 @@
-"""The client processes of ``octavo bench create``, as their parent sees them."""
+"""The client processes of a benchmark, as their parent sees them."""
 
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from octavo.cli.bench.create_client import ANSWER_BYTES_MAX
+from octavo.cli.bench.requests import LINE_BYTES_MAX
 from octavo.cli.session import CommandError, Session, finish
 
 
@@ -18,17 +18,14 @@ class ClientProcess:
         self._process = process
 
     @classmethod
-    async def start(cls, session: Session, shape: Mapping[str, int], *, keep: bool) -> "ClientProcess":
-        """Start a client; its first :meth:`answer` says that it is ready."""
-        sizes = (shape["ensemble_size"], shape["write_quorum"], shape["ack_quorum"])
+    async def start(cls, session: Session, arguments: Sequence[str]) -> "ClientProcess":
+        """Start `octavo bench` with these arguments; its first :meth:`answer` says that it is ready."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "octavo.cli.main", "bench", "create-client"),
+            *(sys.executable, "-P", "-m", "octavo.cli.main", "bench", *arguments),
             *("--metadata", session.metadata_uri, "--log-level", session.log_level, "--log-format", session.log_format),
-            *(text for option, size in zip("EWA", sizes, strict=True) for text in (f"-{option}", str(size))),
-            *(["--keep"] if keep else []),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            limit=ANSWER_BYTES_MAX,
+            limit=LINE_BYTES_MAX,
             # Ctrl-C on the terminal goes to the parent only, which then lets its children clean up.
             start_new_session=True,
         )
@@ -65,13 +62,14 @@ class ClientProcess:
 
 @asynccontextmanager
 async def client_processes(
-    session: Session, number: int, shape: Mapping[str, int], *, keep: bool
+    session: Session, commands: Sequence[Sequence[str]]
 ) -> AsyncIterator[Sequence[ClientProcess]]:
-    """This number of clients, ready; they end when the block is left. Raises :class:`CommandError`."""
+    """A client for each command of `octavo bench`, ready; they end when the block is left. Raises
+    :class:`CommandError`."""
     processes: list[ClientProcess] = []
     try:
-        for _ in range(number):
-            process = await ClientProcess.start(session, shape, keep=keep)
+        for arguments in commands:
+            process = await ClientProcess.start(session, arguments)
             processes.append(process)
         await asyncio.gather(*(process.answer() for process in processes))
         yield processes

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from octavo.cli.bench import create as bench_create
 from octavo.cli.bench import disk as bench_disk
+from octavo.cli.bench import followers as bench_followers
 from octavo.cli.bench import log as bench_log
 from octavo.cli.bench import logs as bench_logs
 from octavo.cli.bench import memory as bench_memory
@@ -403,6 +404,7 @@ def _named(ledger_ids: Sequence[int]) -> str:
 
 bench_create.register(app)
 bench_log.register(app)
+bench_followers.register(app)
 bench_logs.register(app)
 bench_memory.register(app)
 bench_disk.register(app)

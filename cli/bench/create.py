@@ -61,7 +61,11 @@ async def create(
     load = {"number": max(1, count // rounds // clients), "in_flight": in_flight}
     yardsticks = YARDSTICKS if session.metadata_uri.startswith(("zk://", "zk+tls://")) else {}
     measured: dict[str, list[list[dict[str, Any]]]] = {what: [] for what in ("ledgers", *yardsticks)}
-    async with client_processes(session, clients, shape, keep=keep) as processes:
+    sizes = zip("EWA", shape.values(), strict=True)
+    arguments = ["create-client", *(text for option, size in sizes for text in (f"-{option}", str(size)))]
+    if keep:
+        arguments.append("--keep")
+    async with client_processes(session, [arguments] * clients) as processes:
         with progress_bar("creating", rounds) as progress:
             for number in range(rounds):
                 for what, answers in measured.items():

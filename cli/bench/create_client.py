@@ -17,8 +17,6 @@ ends: a parent that is killed leaves no load behind.
 
 import asyncio
 import gc
-import json
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +24,7 @@ from typing import Any
 from octavo.cli.bench.bare_nodes import RawCreates
 from octavo.cli.bench.load import Extent, closed_loop
 from octavo.cli.bench.names import BENCH_KEY
+from octavo.cli.bench.requests import answer_requests
 from octavo.cli.output import print_json
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, describe, finish, print_error
 from octavo.client.client import Client
@@ -41,56 +40,21 @@ GARBAGE_THRESHOLD = 20_000
 """Number of new objects after which Python looks for reference cycles, as in a bookie: there are many open ledgers, and
 they form no cycles."""
 
-ANSWER_BYTES_MAX = 1024 * 1024
-"""Longest line between parent and child: several thousand buckets of latencies."""
-
 
 async def serve(session: Session, shape: dict[str, int], *, keep: bool) -> int:
     """Answer requests on standard input until it ends; returns the exit status. An error is sent as an answer, too."""
-    requests = await _standard_input()
     try:
         async with await session.connect() as client:
             load = CreateLoad(client, shape, keep=keep)
             try:
                 await load.prepare(session.metadata_uri)
-                await _until_ended(requests, load)
+                await answer_requests(load.do)
             finally:
                 await finish(load.close())
     except OctavoError as error:
         print_json({"error": describe(error)})
         return EXIT_FAILURE
     return EXIT_OK
-
-
-async def _standard_input() -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(ANSWER_BYTES_MAX)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    return reader
-
-
-async def _until_ended(requests: asyncio.StreamReader, load: "CreateLoad") -> None:
-    """Answer one request after another; the end of standard input interrupts the current request."""
-    asked: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def answer() -> None:
-        print_json({})  # ready
-        while True:
-            print_json(await load.do(json.loads(await asked.get())))
-
-    async def read() -> None:
-        while line := await requests.readline():
-            asked.put_nowait(line)
-
-    tasks = [asyncio.ensure_future(answer()), asyncio.ensure_future(read())]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.result()
 
 
 class CreateLoad:

@@ -48,6 +48,8 @@ class Measurement:
 
     latencies: "array[float]" = field(default_factory=lambda: array("f"))
     histogram: Histogram = field(default_factory=Histogram)
+    begun: float = 0.0
+    """When the first operation of an open loop was due, on its clock."""
     seconds: float = 0.0
     processor_seconds: float = 0.0
     """Processor time of this process, generator and client together; of an open loop only."""
@@ -218,6 +220,7 @@ async def open_loop(
         pause = sleep or timer.sleep
         async with _ticking(measurement, extent, progress):
             begun, processor_begun = clock(), time.process_time()
+            measurement.begun = begun
             try:
                 while started < total and in_flight.defect is None and not (measurement.errors and not in_flight):
                     now = clock()

@@ -1,10 +1,15 @@
 """`octavo bench` with many ledgers and many logs, on a real cluster: small numbers of each."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.commands.processes import Up
+from support.tree import ROOT
+from support.waiting import WAIT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +58,8 @@ def test_many_logs_are_led_and_followed_idle_and_busy(cluster: Up, layout: str) 
     assert set(measured["idle_share"]) == {"client", *cluster.pids}
     assert set(measured["processor_us_per_entry"]) == {"client", "total", *cluster.pids}
     assert 0 < measured["latency_ms"]["p50"] <= measured["latency_ms"]["p99"] <= measured["latency_ms"]["max"]
-    steps = ("create", "lead", "first_add", "follow", "catch_up", "close_followers", "close_leaders")
+    assert measured["catch_up_seconds"] >= 0
+    steps = ("create", "lead", "first_add", "follow", "close_followers", "close_leaders")
     assert min(measured[f"{step}_seconds"] for step in steps) > 0
     assert b"octavo-bench" not in cluster.run("log", "list").stdout
 
@@ -81,3 +87,53 @@ def test_memory_of_ledgers_and_logs(cluster: Up) -> None:
     assert cluster.run("ledger", "list", "--json").stdout == ledgers
     assert b"octavo-bench" not in cluster.run("log", "list").stdout
     cluster.run("bench", "memory", "--count", 0).failed_with_one_line(2, "--count", "0 is below 1")
+
+
+@pytest.mark.parametrize("through", ["log", "ledger"])
+def test_entries_reach_every_follower_in_every_process(cluster: Up, through: str) -> None:
+    ledgers = cluster.run("ledger", "list", "--json").stdout
+    arguments = ("--followers", 3, "--processes", 2, "--through", through, "--rate", 100, "--warm-up", 0.1)
+    measured = cluster.run("bench", "followers", *arguments, "--duration", 0.5, "--entry-size", 10, "--json").json
+    assert (measured["entries"], measured["errors"], measured["unsent"]) == (50, 0, 0)
+    assert (measured["followers"], measured["processes"], measured["through"]) == (3, 2, through)
+    known, seen = measured["acknowledged_ms"], measured["last_follower_ms"]
+    for times in (known, seen):
+        assert 0 < times["p50"] <= times["p99"] <= times["max"] < 1000 * WAIT_SECONDS
+    assert measured["ratio_p50"] == pytest.approx(seen["p50"] / known["p50"], rel=0.01)
+    assert set(measured["processor_us_per_entry"]) == {"client", "total", *cluster.pids}
+    assert cluster.run("ledger", "list", "--json").stdout == ledgers
+    assert b"octavo-bench" not in cluster.run("log", "list").stdout
+
+
+def test_followers_as_a_table_and_bad_numbers_of_them(cluster: Up) -> None:
+    table = cluster.run("bench", "followers", "--rate", 100, "--duration", 0.1, "--warm-up", 0).stdout.decode()
+    assert "10 adds, until" in table
+    assert "at the last of 1 followers" in table
+    few = cluster.run("bench", "followers", "--followers", 3, "--processes", 4)
+    few.failed_with_one_line(2, "--followers 3", "--processes 4")
+    many = cluster.run("bench", "followers", "--rate", 1_000_000, "--duration", 2)
+    many.failed_with_one_line(2, "1,000,000 entries")
+    cluster.run("bench", "followers", "--followers", 0).failed_with_one_line(2, "--followers", "0 is below 1")
+
+
+def scan_beside_adds(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, ROOT / "scripts" / "measure" / "scan_beside_adds.py", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_adds_are_measured_with_a_scan_beside_them_and_without(tmp_path: Path) -> None:
+    small = ("--megabytes", 0.2, "--rate", 100, "--seconds", 0.3, "--rounds", 1, "--data-dir", tmp_path)
+    ended = scan_beside_adds(*small, "--json")
+    assert ended.returncode == 0, ended.stderr
+    measured = json.loads(ended.stdout)
+    assert measured["scan_megabytes_per_second"] > 0
+    (one,) = measured["rounds"]
+    for name in ("p50", "p99", "p99.9"):
+        assert one["ratios"][name] == pytest.approx(one["with"][name] / one["without"][name], abs=0.001)
+        assert measured["with"][name] == one["with"][name] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_that_measure_nothing_are_refused() -> None:
+    refused = scan_beside_adds("--rounds", 0)
+    assert (refused.returncode, refused.stderr.count("--rounds must be above 0")) == (2, 1)
