@@ -117,7 +117,7 @@ def test_followers_as_a_table_and_bad_numbers_of_them(cluster: Up) -> None:
 
 
 def scan_beside_adds(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, ROOT / "scripts" / "measure" / "scan_beside_adds.py", *map(str, arguments)]
+    command = [sys.executable, str(ROOT / "scripts" / "measure" / "scan_beside_adds.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
