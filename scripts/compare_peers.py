@@ -22,7 +22,7 @@ a quiet disk the latencies mean nothing. The medians over all rounds are printed
 each other one: the median of the rounds, with the least and the most. Unless ``--systems`` says otherwise, ``octavo``,
 ``bookkeeper`` and ``bookkeeper-tuned`` are compared.
 
-``--ledgers 100/1000 1000/1000 10000/2000`` runs such cases instead: so many ledgers, with so many adds of
+``--ledgers 100/1000 1000/1000 10000/2000`` runs such cases instead: a number of ledgers, and a number of adds of
 ``--entry-size`` bytes in flight, which are dealt out evenly over the ledgers; these take turns where they are more. Of
 Kafka they are partitions of one topic. ``us`` is the processor time of an add over the client and the three servers.
 """

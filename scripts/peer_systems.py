@@ -58,7 +58,7 @@ class Case:
     rate: int = 0
     """Adds per second, started when they are due; 0: as many as are in flight."""
     ledgers: int = 1
-    """The adds in flight are dealt out evenly over so many ledgers. Kafka has partitions of one topic instead."""
+    """The adds in flight are dealt out evenly over this number of ledgers. Kafka has partitions instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _load(peer: str, target: tuple[str, ...], case: Case, times: Times, servers:
 
 
 def client_result(told: str, what: str) -> Result:
-    """What a Java client has measured, from its output. Raises :class:`PeerError` when an add failed."""
+    """The measurements of a Java client, from its output. Raises :class:`PeerError` when an add failed."""
     # BookKeeper's client writes its log to standard output, too.
     found = next((line for line in reversed(told.splitlines()) if line.startswith("{")), None)
     if found is None:

@@ -52,7 +52,7 @@ class Arrivals:
             self._received.fail(error)
 
     async def wait_for(self, entries: int, *, seconds_max: float = FOLLOWERS_SECONDS_MAX) -> None:
-        """Return once each follower has received so many; there must not be more, as a sum is compared. Raises
+        """Return once each follower has received this number; no more may have been added, as a sum is compared. Raises
         :class:`CommandError` as :meth:`Received.wait_for`."""
         await self._received.wait_for(entries * self._followers, seconds_max=seconds_max)
 

@@ -34,7 +34,7 @@ IN_FLIGHT_MAX = 100_000
 
 
 class Through(StrEnum):
-    """What is followed."""
+    """The kind of thing that is followed."""
 
     LOG = "log"
     LEDGER = "ledger"

@@ -45,8 +45,8 @@ class Received:
             self._waiter.set_result(None)
 
     async def wait_for(self, entries: int, *, seconds_max: float = FOLLOWERS_SECONDS_MAX) -> None:
-        """Return once so many have been received. Raises :class:`CommandError` when a follower has failed, or when it
-        takes too long."""
+        """Return once this number has been received. Raises :class:`CommandError` when a follower has failed, or when
+        it takes too long."""
         if self.entries < entries and self._error is None:
             self._wanted, self._waiter = entries, asyncio.get_running_loop().create_future()
             try:
@@ -132,7 +132,7 @@ class ManyLogs:
         self.writers, self._handles = [], []
 
     async def delete(self) -> None:
-        """Delete all logs, after whatever of them is still followed or led; tells of each that could not be deleted."""
+        """Delete all logs, after ending what still follows or leads them. Says which could not be deleted."""
 
         async def delete(name: str) -> None:
             try:
