@@ -30,6 +30,7 @@ from octavo.client.async_context import Closable
 from octavo.client.awaitable_context import Opening
 from octavo.client.bookie_status import BookieStatus, bookie_statuses
 from octavo.client.choose.placer import Placer
+from octavo.client.client_statistics import client_statistics
 from octavo.client.deleting import delete_by_id
 from octavo.client.departed_bookies import Departures
 from octavo.client.log.logs import LogFace, Logs
@@ -45,6 +46,7 @@ from octavo.client.read.replica_read import ReplicaAnswer, read_replica
 from octavo.client.read.source import LedgerSource
 from octavo.client.recover.ender import Ender
 from octavo.client.same_loop import check_loop
+from octavo.client.statistics.clients import ClientStatistics
 from octavo.client.terms.streams import Streams
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.core import Core, WriterTools, created_at_ms
@@ -397,6 +399,18 @@ class Client(LogFace, Closable):
         """
         forks.check_process(self._loop)
         return self._pool.counts.snapshot(self._store.seconds)
+
+    def statistics(self) -> ClientStatistics:
+        """Statistics for metrics and health checks: of the connections, and of everything that is open.
+
+        Examples:
+            >>> client.statistics().is_metadata_answering
+            True
+        """
+        return client_statistics(
+            self._store, self._pool, self._cluster_id, writers=self._writers.values(), readers=self._readers,
+            logs=self._logs, is_closed=self.closed,
+        )  # fmt: skip
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ class Locator:
         self._view = view
         self._beginning = beginning
 
-    async def position_at(self, wanted_ms: int, read: Callable[[int], Awaitable[LogEntry]]) -> int:
-        """The first position sealed at this time or later. ``read`` gives the entry at a position."""
+    async def position_at(self, wanted_ms: int, read: Callable[[int, int], Awaitable[list[LogEntry]]]) -> int:
+        """The first position sealed at this time or later. ``read`` gives the entries of a range of positions."""
         # Times do not fall from entry to entry.
         low, high = self._view.sealed_bounds(wanted_ms)
         while low < high:
@@ -30,7 +30,7 @@ class Locator:
             if middle >= high:
                 high = (low + high) // 2
                 continue
-            entry = await read(middle)
+            (entry,) = await read(middle, middle)
             if entry.sealed_at_ms < wanted_ms:
                 low = middle + 1
             else:

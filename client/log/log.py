@@ -34,8 +34,10 @@ from octavo.client.log.read.outcomes import count_added, doubt_of
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.entries import Gap, LogEntry, LogExtent
 from octavo.client.log.seam.status import LogStatus
+from octavo.client.log.statistics import log_statistics
 from octavo.client.log.writer.writer import LogWriter
 from octavo.client.read.reader import LedgerReader
+from octavo.client.statistics.logs import LogStatistics
 from octavo.protocol.errors import (
     InvalidArgumentError,
     NoSuchEntryError,
@@ -145,6 +147,15 @@ class Log(Closable):
     def closed(self) -> bool:
         """Whether this handle has been closed."""
         return self._view.closed
+
+    def statistics(self) -> LogStatistics:
+        """Statistics of this handle: the bounds of the log as it knows them, and their age.
+
+        Examples:
+            >>> log.statistics().end
+            3
+        """
+        return log_statistics(self._view, self._beginning, self._leading.own, followers=self._iteration.followers)
 
     async def refresh(self) -> int:
         """Ask the list and the bookies how far the log can be read now; gives :attr:`end`.
@@ -286,11 +297,7 @@ class Log(Closable):
         wanted_ms = int(time.timestamp() * 1000)
         await self.refresh()
 
-        async def read(position: int) -> LogEntry:
-            (entry,) = await self.read(position, position)
-            return entry
-
-        return await self._locator.position_at(wanted_ms, read)
+        return await self._locator.position_at(wanted_ms, self.read)
 
     async def extents(self, first: int, last: int) -> list[LogExtent]:
         """In which ledgers the positions ``first..last`` are, both included, for programs that read ledgers themselves.
@@ -523,9 +530,7 @@ class Log(Closable):
         """
         self._view.check_loop()
         doubt = doubt_of(error, self._view)
-        return (
-            0 if doubt is None else await count_added(self._view, doubt, lambda position: self.read(position, position))
-        )
+        return 0 if doubt is None else await count_added(self._view, doubt, self.read)
 
     # --- leading ------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The logs of one client: create, open, list, delete; and what must be closed with the client."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Literal
 
 from octavo.client.arguments import Protection, check_password, check_text, checked_protection
@@ -44,6 +44,16 @@ class Logs:
         self._handles: dict[Log, None] = {}
         self._writers: dict[LogWriter, None] = {}
         self._cursors = CursorKeepers(self._keeper_of)
+
+    @property
+    def handles(self) -> Collection[Log]:
+        """Those that are not closed."""
+        return self._handles.keys()
+
+    @property
+    def writers(self) -> Collection[LogWriter]:
+        """Those that are not closed."""
+        return self._writers.keys()
 
     async def create(
         self,

@@ -147,6 +147,11 @@ class LedgerTail:
             if not waiter.done():
                 waiter.set_result(None)
 
+    @property
+    def waiting(self) -> int:
+        """Callers that wait for a change of the view."""
+        return len(self._waiters)
+
     async def wait_change(self) -> None:
         """Return when the view has changed. Raises the error that ended the tail: it was closed, the ledger was
         deleted, or its metadata cannot be read. Look at the view before every call."""
@@ -280,6 +285,7 @@ class LedgerTail:
             return False
         finally:
             del self._polled[poll]
+        self._replicas.entries_by_bookie[bookie_id] += len(polled.entries)
         if polled.lac_advanced:
             self._on_answer(polled)
             return True

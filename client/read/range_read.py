@@ -6,6 +6,7 @@ wait for it.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -95,8 +96,16 @@ class ReplicaReader:
         self._draw = draw
         self._on_entries = on_entries
         self._lots: dict[BookieId, float] = {}
+        self.entries_by_bookie: Counter[BookieId] = Counter()
+        """Entries that each bookie gave, and that verified."""
+        self.speculative_reads = 0
         self._under_way: dict[RangeRead, None] = {}
         """In the order in which they began, as a simulated world must end them alike in every run."""
+
+    @property
+    def requests_under_way(self) -> int:
+        """Reads that have begun and are not over."""
+        return len(self._under_way)
 
     def preference(self, bookies: Sequence[BookieId]) -> list[int]:
         """Slots of this ensemble in the order in which this reader asks them."""
@@ -232,6 +241,7 @@ class RangeRead:
                 counts.digest_mismatches += max(1, len(outcome.entries) - len(entries))
             if entries:
                 self.sources.append((ask.bookie_id, entries))
+                self._replicas.entries_by_bookie[ask.bookie_id] += len(entries)
             expected = _id_count(ask, min(outcome.last_covered, ask.last))
             if damaged or (self._blame_absent and len(entries) < expected):
                 blame.blame(ask.bookie_id)
@@ -248,6 +258,7 @@ class RangeRead:
         for bookie_id in self.plan.awaited_bookies:
             self._replicas.blame.blame(bookie_id)
         asks = self.plan.on_slow()
+        self._replicas.speculative_reads += len(asks)
         self._replicas.pool.counts.speculative_reads += len(asks)
         self._perform(asks)
 

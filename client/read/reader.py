@@ -24,8 +24,10 @@ from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.plan import Segment, VerdictKind
 from octavo.client.read.range_read import BlameList, RangeRead, ReplicaReader, absences, describe_missing
 from octavo.client.read.source import LedgerSource
+from octavo.client.read.statistics import Waits, reader_statistics
 from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
+from octavo.client.statistics.readers import ReaderStatistics
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.store.values import Versioned
@@ -126,6 +128,7 @@ class LedgerReader(Closable):
         mean = _mean_entry_bytes(metadata)
         self._entry_bytes = float(_ENTRY_BYTES_GUESS) if mean is None else mean
         self._closed = False
+        self._waits = Waits()
         self._loop = asyncio.get_running_loop()
 
     async def _start(self) -> None:
@@ -168,6 +171,16 @@ class LedgerReader(Closable):
     def closed(self) -> bool:
         """Whether this reader has been closed."""
         return self._closed
+
+    def statistics(self) -> ReaderStatistics:
+        """Statistics of what was read, from which bookies, and of callers that wait.
+
+        Examples:
+            >>> entries = await reader.read(0, 2)
+            >>> reader.statistics().entries_read
+            3
+        """
+        return reader_statistics(self._view, self._replicas, self._tail, self._waits, is_closed=self._closed)
 
     def __repr__(self) -> str:
         end = self.last_add_confirmed
@@ -452,9 +465,14 @@ class LedgerReader(Closable):
 
     async def _complete(self, read: RangeRead, *, columns: bool) -> EntryBatch:
         """The entries of a chunk, or a beginning of it: at least one. Tries again as the module says."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._options.read_quorum_timeout_seconds
-        pause_seconds = 0.0
+        self._waits.since[read] = began = self._loop.time()
+        try:
+            return await self._complete_by(began + self._options.read_quorum_timeout_seconds, read, columns=columns)
+        finally:
+            del self._waits.since[read]
+
+    async def _complete_by(self, deadline: float, read: RangeRead, *, columns: bool) -> EntryBatch:
+        loop, pause_seconds = self._loop, 0.0
         while True:
             await self._wait(read)
             entries = read.plan.found_prefix()
@@ -482,6 +500,7 @@ class LedgerReader(Closable):
                 )
             if pause_seconds:
                 await asyncio.sleep(pause_seconds * (0.5 + self._draw() / 2))
+            self._waits.retries += 1
             pause_seconds = min(max(2 * pause_seconds, _RETRY_SECONDS_MIN), _RETRY_SECONDS_MAX)
             read = self._begin(read.plan.first, read.asked_last, columns=columns)
 

@@ -102,6 +102,11 @@ class BookieConnection:
         return self._wire is not None and self._wire.writable
 
     @property
+    def requests_under_way(self) -> int:
+        """Requests without an outcome."""
+        return 0 if self._wire is None else self._wire.outstanding
+
+    @property
     def last_error(self) -> OctavoError | None:
         """Why there is no connection; None while there is one, and before the first attempt."""
         return self._last_error

@@ -14,6 +14,7 @@ from functools import partial
 from octavo._version import __version__
 from octavo.client.counts import ClientCounts
 from octavo.client.options import ClientOptions
+from octavo.client.statistics.clients import ConnectionState, ConnectionStatistics
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.security import WireSecurity, login_without_key
@@ -115,6 +116,19 @@ class ConnectionPool:
         self._quarantine = {bookie_id: until for bookie_id, until in self._quarantine.items() if until > now}
         return self._quarantine.keys()
 
+    def statistics(self) -> dict[BookieId, ConnectionStatistics]:
+        """Of each connection that was used, by bookie."""
+        quarantined, now = self.quarantined(), asyncio.get_running_loop().time()
+        return {
+            bookie_id: ConnectionStatistics(
+                state=_state_of(connection),
+                requests_under_way=connection.requests_under_way,
+                error=None if connection.last_error is None else connection.last_error.message,
+                quarantined_seconds=self._quarantine[bookie_id] - now if bookie_id in quarantined else None,
+            )
+            for bookie_id, connection in sorted(self._connections.items())
+        }
+
     async def close(self) -> None:
         """Break all connections; whatever is outstanding fails. Any task may call it, any number of times."""
         self._closed = True
@@ -180,3 +194,9 @@ class ConnectionPool:
         asyncio.get_running_loop().call_exception_handler(
             {"message": "the connections of a client failed", "exception": error}
         )
+
+
+def _state_of(connection: BookieConnection) -> ConnectionState:
+    if connection.connected:
+        return "connected" if connection.writable else "busy"
+    return "idle" if connection.last_error is None else "down"

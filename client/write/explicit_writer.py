@@ -8,10 +8,12 @@ difference: for bookies, recovery and readers the ledger is an ordinary one.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from octavo.client.async_context import Closable
 from octavo.client.options import ClientOptions
 from octavo.client.same_loop import check_loop
+from octavo.client.statistics.writers import LedgerWriterStatistics
 from octavo.client.write.core import Core
 from octavo.client.write.front.adds import Payload, checked_payload, reject
 from octavo.client.write.front.held_adds import AlreadyAddedError, Held, HeldAdds, TooFarAheadError
@@ -90,6 +92,27 @@ class ExplicitIdWriter(Closable):
     def closed(self) -> bool:
         """Whether closing this writer is over."""
         return self._writer.closed
+
+    def statistics(self) -> LedgerWriterStatistics:
+        """As :meth:`LedgerWriter.statistics`; entries that are held for lower ids count as queued.
+
+        Examples:
+            >>> future = ledger.add_nowait(b"second", entry_id=1)
+            >>> ledger.statistics().adds.queued_entries
+            1
+            >>> await ledger.add(b"first", entry_id=0)
+            0
+        """
+        statistics, held = self._writer.statistics(), self._held
+        adds = statistics.adds
+        return replace(
+            statistics,
+            adds=replace(
+                adds,
+                queued_entries=adds.queued_entries + len(held.held_ids),
+                queued_bytes=adds.queued_bytes + held.held_bytes,
+            ),
+        )
 
     def __repr__(self) -> str:
         inner = repr(self._writer).removeprefix("<LedgerWriter").removesuffix(">")

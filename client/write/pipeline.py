@@ -239,6 +239,21 @@ class Pipeline:
         return self.pending
 
     @property
+    def unacknowledged_bytes(self) -> int:
+        """Payload bytes of these entries."""
+        return self.length_pushed - self._length
+
+    @property
+    def pending_frames(self) -> int:
+        """Runs that are not acknowledged as a whole."""
+        return len(self._runs) - (self._head - self._oldest)
+
+    @property
+    def retained_bytes(self) -> int:
+        """Sealed bytes of acknowledged runs kept for slots that lack them."""
+        return self._retained_bytes
+
+    @property
     def pending_since(self) -> float | None:
         """When the oldest pending run was pushed; None when nothing is pending."""
         return self._runs[self._head - self._oldest].pushed_at if self.pending else None
@@ -474,11 +489,6 @@ class Pipeline:
         self._given_up = self._given_up.joined(Debt(max(run.first, self._fragment_first), run.last))
 
     # --- for tests and model checkers -----------------------------------------------------------------------------
-
-    @property
-    def retained_bytes(self) -> int:
-        """Sealed bytes of acknowledged runs kept for slots that lack them."""
-        return self._retained_bytes
 
     @property
     def sealed_entries(self) -> tuple[tuple[bytes, ...], ...]:

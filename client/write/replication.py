@@ -131,10 +131,10 @@ class Replication:
             self.pipeline = Pipeline(
                 quorums, retained_bytes_max=options.retained_bytes_max, first_entry_id=first_entry_id, length=length
             )
-            self._changes = EnsembleChanges(self.pipeline, quorums, ensemble, **times)
+            self.changes = EnsembleChanges(self.pipeline, quorums, ensemble, **times)
         else:
             self.pipeline = part.begin(self, quorums, first_entry_id, length)
-            self._changes = part.changes(quorums, ensemble, **times)
+            self.changes = part.changes(quorums, ensemble, **times)
         self._change_timer: asyncio.TimerHandle | None = None
         self._change_settled: asyncio.Future[bool] | None = None
         self._spares = Spares(pool, placer, quorums, needs_terms=bool(metadata.term))
@@ -181,7 +181,7 @@ class Replication:
             self._counts.adds_pending += len(entries)
             self._sent.append((self.pipeline.next_entry_id - 1, precise_seconds()))
         self.perform(effects)
-        if self._changes.troubled_since and self._change_timer is None:
+        if self.changes.troubled_since and self._change_timer is None:
             self._consider_change()
         if self._part is not None:
             self._part.pushed()
@@ -237,11 +237,11 @@ class Replication:
         if self.stopped:
             return
         now = self.loop.time()
-        for position, bookie_id in enumerate(self._changes.ensemble):
+        for position, bookie_id in enumerate(self.changes.ensemble):
             if bookie_id in departed:
-                self._changes.on_departed(position, now)
+                self.changes.on_departed(position, now)
             else:
-                self._changes.on_stays(position)
+                self.changes.on_stays(position)
         self._consider_change()
 
     async def wait_change_settled(self) -> None:
@@ -312,7 +312,7 @@ class Replication:
     def _outcome(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
         try:
             if type(outcome) is Added:
-                if self.refusals[position] is not None or self._changes.troubled_since:
+                if self.refusals[position] is not None or self.changes.troubled_since:
                     self.end_trouble(position, tenure)
                 self.perform(self.pipeline.on_confirmed(position, number, tenure))
             else:
@@ -327,7 +327,7 @@ class Replication:
         """The bookie in the slot has done what it was asked."""
         if tenure == self.pipeline.tenure(position):
             self.refusals[position] = None
-            self._changes.on_confirmed(position)
+            self.changes.on_confirmed(position)
 
     def _not_confirmed(self, position: int, number: int, tenure: int, outcome: Outcome) -> None:
         self.pipeline.on_failed(position, number, tenure)
@@ -354,7 +354,7 @@ class Replication:
             self.fail(failure)
             return
         if not isinstance(error, _BUSY):
-            self._changes.on_refused(position, self.loop.time())
+            self.changes.on_refused(position, self.loop.time())
             self._consider_change()
         if not isinstance(error, BookieUnavailableError) and self._pauses[position] is None:
             # The connection is up, so no listener will be called when the bookie takes adds again.
@@ -370,7 +370,7 @@ class Replication:
             return
         if not connection.connected:
             self._end_pause(position)
-            self._changes.on_lost(position, self.loop.time())
+            self.changes.on_lost(position, self.loop.time())
             self._consider_change()
         self._make_ready(position)
 
@@ -387,7 +387,7 @@ class Replication:
         if self._part is not None and not self._part.connecting(position):
             return
         if self.connections[position].connected:
-            self._changes.on_connected(position)
+            self.changes.on_connected(position)
         if self._pauses[position] is None and self.connections[position].writable:
             self.perform(self.pipeline.on_ready(position))
             if self._lac_unsent >> position & 1:
@@ -402,11 +402,11 @@ class Replication:
         if self._change_timer is not None:
             self._change_timer.cancel()
             self._change_timer = None
-        wanted = self._changes.poll(self.loop.time())
+        wanted = self.changes.poll(self.loop.time())
         if wanted is not None:
             self._start(self._change(wanted))
             return
-        wake_at = self._changes.wake_at()
+        wake_at = self.changes.wake_at()
         if wake_at is not None:
             self._change_timer = self.loop.call_at(wake_at, self.guarded, self._change_timer_fired)
 
@@ -417,10 +417,10 @@ class Replication:
     async def _change(self, wanted: FindSpares) -> None:
         self._change_settled = settled = self.loop.create_future()
         try:
-            spares = await self._spares.find(wanted.positions, self._changes.ensemble, lambda: not self.stopped)
+            spares = await self._spares.find(wanted.positions, self.changes.ensemble, lambda: not self.stopped)
             if self.stopped:
                 return
-            commit = self._changes.on_spares(spares, self.loop.time())
+            commit = self.changes.on_spares(spares, self.loop.time())
             if self._part is not None:
                 commit = await self._part.before_commit(commit)
             if commit is not None and await self._commit(commit):
@@ -437,7 +437,7 @@ class Replication:
         all copies are required it begins at LAFR + 1, and new bookies get copies first (rule G3). Raises what ``place``
         raises; any other failure is the writer's. A change that has begun ends with the writer, not with the caller."""
         await self.wait_change_settled()
-        while not self.stopped and not self._changes.begin_roll():
+        while not self.stopped and not self.changes.begin_roll():
             await asyncio.sleep(0)  # a change that was decided in this turn begins in the next one
             await self.wait_change_settled()
         if self.stopped:
@@ -446,15 +446,15 @@ class Replication:
         try:
             ensemble = await place()
         except BaseException:
-            self._changes.on_placement(None)
+            self.changes.on_placement(None)
             self._settle_change(settled)
             self._consider_change()
             raise
         return await self._roll_to(ensemble, settled)
 
     async def _roll_to(self, ensemble: Sequence[BookieId], settled: asyncio.Future[bool]) -> bool:
-        commit = self._changes.on_placement(None if self.stopped else ensemble)
-        if self._changes.phase is Phase.IDLE:
+        commit = self.changes.on_placement(None if self.stopped else ensemble)
+        if self.changes.phase is Phase.IDLE:
             self._settle_change(settled)
             return False
         self._start(self._commit_roll(commit, settled))
@@ -480,9 +480,9 @@ class Replication:
 
     def _committed(self, *, rolling: bool = False) -> None:
         """The metadata have the new ensemble: use it. ``rolling``: no bookie has failed."""
-        before = self._changes.ensemble
-        effects = self._changes.on_committed(self.loop.time())
-        for position, (old, new) in enumerate(zip(before, self._changes.ensemble, strict=True)):
+        before = self.changes.ensemble
+        effects = self.changes.on_committed(self.loop.time())
+        for position, (old, new) in enumerate(zip(before, self.changes.ensemble, strict=True)):
             if old != new:
                 if not rolling:
                     log.info("ledger %d: %s replaced by %s: %s", self._ledger_id, old, new, self.answer(position))
@@ -526,7 +526,7 @@ class Replication:
 
     @property
     def _waits_for_metadata(self) -> bool:
-        return self._spares.asked_metadata_at is not None or self._changes.phase is Phase.COMMITTING
+        return self._spares.asked_metadata_at is not None or self.changes.phase is Phase.COMMITTING
 
     def _too_late(self) -> OctavoError:
         """Why adds did not reach their ack quorum in time: for lack of bookies, or because the metadata store did not
@@ -535,7 +535,7 @@ class Replication:
             f"ledger {self._ledger_id}: adds did not reach their ack quorum within "
             f"{self.options.add_quorum_timeout_seconds:g} s; {self.describe()}"
         )
-        if metadata_did_not_answer(self._spares.asked_metadata_at, self._changes.phase, self._grace_started_at):
+        if metadata_did_not_answer(self._spares.asked_metadata_at, self.changes.phase, self._grace_started_at):
             return MetadataUnavailableError(f"{message}; the metadata store did not confirm the change of the ensemble")
         if isinstance(self._spares.none_because, MetadataUnavailableError):
             return MetadataUnavailableError(f"{message}; {self._spares.none_because.message}")

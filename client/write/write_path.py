@@ -27,6 +27,7 @@ class EmptyPipeline:
 
     pending: Final = 0
     unacknowledged: Final = 0
+    unacknowledged_bytes: Final = 0
 
     def __init__(self, first_entry_id: int = 0, length: int = 0) -> None:
         """``length``: payload bytes before the first entry."""

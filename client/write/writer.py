@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from octavo.client.async_context import Closable
 from octavo.client.same_loop import check_loop
+from octavo.client.statistics.writers import AddStatistics, LedgerWriterStatistics
 from octavo.client.write.core import Core, CoreFront, WriterTools
 from octavo.client.write.front.adds import (
     Payload,
@@ -35,6 +36,7 @@ from octavo.client.write.front.adds import (
     reject,
 )
 from octavo.client.write.front.window import AddWindow, Futures
+from octavo.client.write.statistics import ledger_writer_statistics, payload_bytes
 from octavo.client.write.write_path import EMPTY_DEQUE
 from octavo.client.write.writer_life import WriterState
 from octavo.metadata.ledger.model import LedgerMetadata
@@ -129,6 +131,42 @@ class LedgerWriter(AddWindow, Closable):
     def closed(self) -> bool:
         """Whether closing this writer is over. False while it closes, and after a failure until it is closed."""
         return self._core.closed
+
+    def statistics(self) -> LedgerWriterStatistics:
+        """Statistics for metrics and health checks: adds queued, under way and acknowledged; missing copies.
+
+        It sends no request, and is computed when it is called: adds pay nothing for it.
+
+        Examples:
+            >>> future = ledger.add_nowait(b"payload")
+            >>> ledger.statistics().adds.collected_entries
+            1
+            >>> await future
+            0
+            >>> ledger.statistics().replication.last_add_confirmed
+            0
+        """
+        return ledger_writer_statistics(self._core, self._add_statistics())
+
+    def _add_statistics(self) -> AddStatistics:
+        core, options = self._core, self._options
+        pipeline, is_over = core.pipeline, core.life.failure is not None or core.closed
+        collected_bytes = payload_bytes(self._payloads)
+        taken_entries = options.window_entries - self._free_entries - len(self._payloads)
+        taken_bytes = options.window_bytes - self._free_bytes - collected_bytes
+        return AddStatistics(
+            queued_entries=self._queued_entries,
+            queued_bytes=sum(payload_bytes(queued.payloads[queued.at :]) for queued in self._queue),
+            collected_entries=len(self._payloads),
+            collected_bytes=collected_bytes,
+            unacknowledged_entries=0 if is_over else pipeline.unacknowledged,
+            unacknowledged_bytes=0 if is_over else pipeline.unacknowledged_bytes,
+            in_doubt_entries=0,
+            held_entries=0 if is_over else taken_entries - pipeline.unacknowledged,
+            held_bytes=0 if is_over else taken_bytes - pipeline.unacknowledged_bytes,
+            free_entries=self._free_entries,
+            free_bytes=self._free_bytes,
+        )
 
     def __repr__(self) -> str:
         lac = self.last_add_confirmed

@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from octavo.client.options import ConnectOptions
     from octavo.client.read.reader import EntryBatch, LedgerReader
     from octavo.client.read.replica_read import ReplicaAnswer
+    from octavo.client.statistics.clients import ClientStatistics, ConnectionStatistics
+    from octavo.client.statistics.logs import LogStatistics
+    from octavo.client.statistics.readers import ReaderStatistics
+    from octavo.client.statistics.writers import (
+        AddStatistics,
+        LedgerWriterStatistics,
+        LogWriterStatistics,
+        ReplicationStatistics,
+    )
     from octavo.client.write.explicit_writer import ExplicitIdWriter
     from octavo.client.write.writer import LedgerWriter
     from octavo.metadata.cluster.registration import BookieState
@@ -84,6 +93,7 @@ if TYPE_CHECKING:
     from octavo import metrics
 
 __all__ = [
+    "AddStatistics",
     "BookieInDoubtError",
     "BookieOverloadedError",
     "BookieReadOnlyError",
@@ -94,7 +104,9 @@ __all__ = [
     "BookieUnavailableError",
     "Client",
     "ClientClosedError",
+    "ClientStatistics",
     "ConnectOptions",
+    "ConnectionStatistics",
     "Cursor",
     "CursorDeletedError",
     "DataLossError",
@@ -120,12 +132,15 @@ __all__ = [
     "LedgerRecoveryError",
     "LedgerState",
     "LedgerWriter",
+    "LedgerWriterStatistics",
     "Log",
     "LogDamagedError",
     "LogEntry",
     "LogExistsError",
     "LogSealedError",
+    "LogStatistics",
     "LogWriter",
+    "LogWriterStatistics",
     "MetadataConflictError",
     "MetadataError",
     "MetadataUnavailableError",
@@ -140,7 +155,9 @@ __all__ = [
     "PositionMismatchError",
     "ProtocolError",
     "QuorumLostError",
+    "ReaderStatistics",
     "ReplicaAnswer",
+    "ReplicationStatistics",
     "Retention",
     "TasksCancelledError",
     "TermOverError",
@@ -158,10 +175,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AddStatistics": "octavo.client.statistics.writers",
     "BookieState": "octavo.metadata.cluster.registration",
     "BookieStatus": "octavo.client.bookie_status",
     "Client": "octavo.client.client",
+    "ClientStatistics": "octavo.client.statistics.clients",
     "ConnectOptions": "octavo.client.options",
+    "ConnectionStatistics": "octavo.client.statistics.clients",
     "Cursor": "octavo.client.log.cursors.cursors",
     "DataLossError": "octavo.pipeline.base.errors",
     "Digest": "octavo.protocol.entries",
@@ -174,11 +194,16 @@ _HOMES = {
     "LedgerReader": "octavo.client.read.reader",
     "LedgerState": "octavo.metadata.ledger.model",
     "LedgerWriter": "octavo.client.write.writer",
+    "LedgerWriterStatistics": "octavo.client.statistics.writers",
     "Log": "octavo.client.log.log",
     "LogEntry": "octavo.client.log.seam.entries",
+    "LogStatistics": "octavo.client.statistics.logs",
     "LogWriter": "octavo.client.log.writer.writer",
+    "LogWriterStatistics": "octavo.client.statistics.writers",
     "Opening": "octavo.client.awaitable_context",
+    "ReaderStatistics": "octavo.client.statistics.readers",
     "ReplicaAnswer": "octavo.client.read.replica_read",
+    "ReplicationStatistics": "octavo.client.statistics.writers",
     "Retention": "octavo.client.log.documents.chain",
     "Tls": "octavo.security.tls_options",
     "connect": "octavo.client.connect",

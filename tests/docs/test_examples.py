@@ -33,10 +33,22 @@ EXAMPLES = {
 }
 
 
+MADE_BY = {
+    "AddStatistics": "LogWriter",
+    "LedgerWriterStatistics": "LedgerWriter",
+    "LogStatistics": "Log",
+    "LogWriterStatistics": "LogWriter",
+    "ReaderStatistics": "LedgerReader",
+    "ReplicationStatistics": "LedgerWriter",
+}
+"""The classes whose objects give these values: their examples begin alike."""
+
+
 @contextlib.asynccontextmanager
 async def given(client: octavo.Client, stack: contextlib.AsyncExitStack, name: str) -> AsyncIterator[dict[str, Any]]:
     """What the examples of a class begin with."""
     kind = name.partition(".")[0]
+    kind = MADE_BY.get(kind, kind)
     names: dict[str, Any] = {"octavo": octavo, "client": client}
     if kind in {"Log", "LogWriter", "Cursor"}:
         names["log"] = log = await stack.enter_async_context(client.create_log("orders"))

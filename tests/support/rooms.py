@@ -105,11 +105,13 @@ ROOMS = {
     ),
     "client.counts": frozenset[str](),
     "client.options": frozenset[str](),
+    "client.statistics": frozenset[str](),
     "client.supervisor": frozenset[str](),
     "client.wire": frozenset(
         {
             "client.counts",
             "client.options",
+            "client.statistics",
             "client.supervisor",
         }
     ),
@@ -131,6 +133,7 @@ ROOMS = {
             "client.counts",
             "client.options",
             "client.same_loop",
+            "client.statistics",
             "client.supervisor",
             "client.wire",
             "client.write.front",
@@ -144,7 +147,14 @@ ROOMS = {
     ),
     "client.log.documents": frozenset[str](),
     "client.read": frozenset(
-        {"client.arguments", "client.async_context", "client.options", "client.same_loop", "client.wire"}
+        {
+            "client.arguments",
+            "client.async_context",
+            "client.options",
+            "client.same_loop",
+            "client.statistics",
+            "client.wire",
+        }
     ),
     "client.recover": frozenset(
         {"client.choose", "client.options", "client.supervisor", "client.wire", "client.write", "client.write.front"}
@@ -210,6 +220,7 @@ ROOMS = {
             "client.log.seam",
             "client.options",
             "client.same_loop",
+            "client.statistics",
             "client.supervisor",
             "client.write",
             "client.write.front",
@@ -268,6 +279,7 @@ ROOMS = {
             "client.log.stream",
             "client.log.writer",
             "client.read",
+            "client.statistics",
         }
     ),
     "client": frozenset(
@@ -284,6 +296,7 @@ ROOMS = {
             "client.read",
             "client.recover",
             "client.same_loop",
+            "client.statistics",
             "client.terms",
             "client.wire",
             "client.write",

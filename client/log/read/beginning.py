@@ -27,6 +27,7 @@ class Beginning:
         self._seconds = seconds
         self._read = read
         self._loop = asyncio.get_running_loop()
+        self._known_at = known_at
         self._due_at = known_at + seconds
         self._asking: asyncio.Task[None] | None = None
         self._is_silent = False
@@ -38,8 +39,19 @@ class Beginning:
         """Whether a reader is to call :meth:`ask` before it gives anything."""
         return self._loop.time() >= self._due_at
 
+    @property
+    def known_seconds(self) -> float:
+        """How long ago was asked for what the handle knows now."""
+        return self._loop.time() - self._known_at
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the store did not answer in time when it was asked last."""
+        return self._is_silent
+
     def known(self, since: float) -> None:
         """The handle has been told what stood in the store at ``since`` or later, on the loop's clock."""
+        self._known_at = max(self._known_at, since)
         self._due_at = max(self._due_at, since + self._seconds)
         if self._is_silent:
             self._is_silent = False

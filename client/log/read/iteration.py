@@ -4,8 +4,8 @@ An iteration finds the stretch of a position in the log's metadata, reads there 
 behind it. It gives nothing below the beginning of the log, as the handle knows it (rule P7).
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 from octavo.client.log.read.beginning import Beginning
 from octavo.client.log.read.outcomes import check_kept
@@ -32,6 +32,8 @@ class EntryIteration:
         self._name = view.name
         self._beginning = beginning
         self._refresh = refresh
+        self.followers = 0
+        """Iterations of :meth:`follow` that have begun and not ended."""
 
     async def _bounds(self, first: int | None, last: int | None) -> tuple[int, int, OctavoError | None]:
         """The first and the last position of an iteration, and why the log may go on behind them. The end is asked for
@@ -85,48 +87,57 @@ class EntryIteration:
         if unknown is not None:
             raise unknown
 
+    @contextmanager
+    def _counted_as_follower(self) -> Iterator[None]:
+        self.followers += 1
+        try:
+            yield
+        finally:
+            self.followers -= 1
+
     async def follow(self, first: int, *, skip: bool) -> "AsyncGenerator[LogEntry | Gap]":
         """As ``Log.follow``, from ``first`` on; ``skip``: what was truncated."""
-        position = first
-        self._view.watch()
-        while True:
-            self._view.check_open()
-            if position < self._view.first_position:
-                if not skip:
-                    self._view.check_truncated(position)
-                beginning = self._view.first_position
-                yield Gap(position, beginning - 1)
-                position = beginning
-            gap = self._view.gap_at(position)
-            if gap is not None:
-                yield Gap(position, gap[1])
-                position = gap[1] + 1
-                continue
-            seen = self._view.changes
-            try:
-                place = await self._view.locate(position)
-                if place is None or position > last_of(place):
-                    if self._view.is_sealed:
-                        if position > self._view.end:
-                            raise NoSuchEntryError(
-                                f"log {self._name} is sealed and ends at {self._view.end}: there will never be a "
-                                f"position {position}"
-                            )
-                        return
-                    await self._view.wait_change(seen)
-                    continue
-                base, term, ledger_id, made_at_ms = place.base, place.term, place.ledger_id, place.made_at_ms
-                async with self._view.reading(place) as reader, aclosing(reader.follow(position - base)) as entries:
-                    async for entry in entries:
-                        if position < self._view.first_position:
-                            break
-                        if entry.sealed_at_ms < made_at_ms:
-                            raise used_before(self._name, ledger_id, f"entry {entry.entry_id} was sealed before it")
-                        self._view.saw_end(position + 1)
-                        yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
-                        position += 1
-            except NoSuchLedgerError as error:
-                await self._view.explain_missing(position, error)
-            except ClientClosedError:
+        with self._counted_as_follower():
+            position = first
+            self._view.watch()
+            while True:
                 self._view.check_open()
-                raise
+                if position < self._view.first_position:
+                    if not skip:
+                        self._view.check_truncated(position)
+                    beginning = self._view.first_position
+                    yield Gap(position, beginning - 1)
+                    position = beginning
+                gap = self._view.gap_at(position)
+                if gap is not None:
+                    yield Gap(position, gap[1])
+                    position = gap[1] + 1
+                    continue
+                seen = self._view.changes
+                try:
+                    place = await self._view.locate(position)
+                    if place is None or position > last_of(place):
+                        if self._view.is_sealed:
+                            if position > self._view.end:
+                                raise NoSuchEntryError(
+                                    f"log {self._name} is sealed and ends at {self._view.end}: there will never be a "
+                                    f"position {position}"
+                                )
+                            return
+                        await self._view.wait_change(seen)
+                        continue
+                    base, term, ledger_id, made_at_ms = place.base, place.term, place.ledger_id, place.made_at_ms
+                    async with self._view.reading(place) as reader, aclosing(reader.follow(position - base)) as entries:
+                        async for entry in entries:
+                            if position < self._view.first_position:
+                                break
+                            if entry.sealed_at_ms < made_at_ms:
+                                raise used_before(self._name, ledger_id, f"entry {entry.entry_id} was sealed before it")
+                            self._view.saw_end(position + 1)
+                            yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
+                            position += 1
+                except NoSuchLedgerError as error:
+                    await self._view.explain_missing(position, error)
+                except ClientClosedError:
+                    self._view.check_open()
+                    raise

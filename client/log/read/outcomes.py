@@ -26,9 +26,9 @@ def doubt_of(error: object, view: LogView) -> Doubt | None:
     return doubt
 
 
-async def count_added(view: LogView, doubt: Doubt, read: Callable[[int], Awaitable[object]]) -> int | None:
+async def count_added(view: LogView, doubt: Doubt, read: Callable[[int, int], Awaitable[object]]) -> int | None:
     """How many payloads of the add are in the log, counted from its beginning; None while that is not known. ``read``
-    reads the entry at a position. Raises as ``Log.added``."""
+    reads a range of positions. Raises as ``Log.added``."""
     while True:
         await view.read_metadata()
         stop = await view.end_of_term(doubt.term)
@@ -46,7 +46,7 @@ async def count_added(view: LogView, doubt: Doubt, read: Callable[[int], Awaitab
     return count and _kept(view, doubt.position + 1 - doubt.sent, count)
 
 
-async def _seen(view: LogView, doubt: Doubt, read: Callable[[int], Awaitable[object]]) -> int | None:
+async def _seen(view: LogView, doubt: Doubt, read: Callable[[int, int], Awaitable[object]]) -> int | None:
     """The same while the term goes on, and before any position is given up."""
     if view.term != doubt.term:
         return None
@@ -61,7 +61,7 @@ async def _seen(view: LogView, doubt: Doubt, read: Callable[[int], Awaitable[obj
     if end is not None and doubt.position >= end:
         return None
     try:
-        await read(doubt.position)  # an entry of another ledger is not this add
+        await read(doubt.position, doubt.position)  # an entry of another ledger is not this add
     except LogDamagedError:
         raise
     except OctavoError:

@@ -31,6 +31,7 @@ from weakref import WeakKeyDictionary
 from octavo.client.arguments import check_position
 from octavo.client.options import ClientOptions
 from octavo.client.same_loop import check_loop
+from octavo.client.statistics.writers import AddStatistics
 from octavo.client.write.front.adds import Payload, checked_payload, checked_payloads
 from octavo.client.write.front.window import AddWindow, Futures
 from octavo.protocol.errors import (
@@ -433,6 +434,23 @@ class AddFront(AddWindow):
             flushed = self._flushes.popleft()[1]
             if not flushed.done():
                 flushed.set_result(None)
+
+    def _add_statistics(self, *, segment_failed: bool) -> AddStatistics:
+        """Where the adds are now. ``segment_failed``: what was sent is in doubt."""
+        collected, sent = self._payloads, sum(len(run.payloads) for run in self._runs)
+        return AddStatistics(
+            queued_entries=sum(len(waiting.payloads) - waiting.at for waiting in self._queue),
+            queued_bytes=sum(sum(map(len, waiting.payloads[waiting.at :])) for waiting in self._queue),
+            collected_entries=len(collected),
+            collected_bytes=sum(map(len, collected)),
+            unacknowledged_entries=sent,
+            unacknowledged_bytes=sum(run.bytes for run in self._runs),
+            in_doubt_entries=sent if segment_failed else 0,
+            held_entries=self._short_entries,
+            held_bytes=self._short_bytes,
+            free_entries=self._free_entries,
+            free_bytes=self._free_bytes,
+        )
 
     # --- failing ------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,11 @@ class OwnWriters:
         """The position after the last one that a writer of the handle has had acknowledged."""
         return max(self._end, *(writer.end for writer in self._writers), 0)
 
+    @property
+    def leads(self) -> bool:
+        """Whether one of them leads."""
+        return any(not writer.lost.is_set() for writer in self._writers)
+
     def made(self, writer: LogWriter) -> None:
         """The handle has made this writer."""
         self._writers[writer] = None

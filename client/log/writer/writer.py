@@ -25,10 +25,12 @@ from octavo.client.log.seam.active_segment import ActiveSegment
 from octavo.client.log.seam.lead import LogLead
 from octavo.client.log.seam.quorum_change import QuorumChange
 from octavo.client.log.writer.adds import AddFront, Run, copy_error
-from octavo.client.log.writer.life import NEXT, Life
+from octavo.client.log.writer.life import Life
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.losing import FINAL, LeadLoss, as_lost, not_leader, wait_lock_lost
+from octavo.client.log.writer.statistics import Course, log_writer_statistics
 from octavo.client.same_loop import check_loop
+from octavo.client.statistics.writers import LogWriterStatistics
 from octavo.client.supervisor import Supervisor
 from octavo.client.write.core import DRAIN_SHARE
 from octavo.metadata.own_tasks import result_of
@@ -81,6 +83,7 @@ class LogWriter(AddFront, Closable):
         self._lease = lease
         self._on_close = on_close
         self._life = Life.WRITING
+        self._course = Course(self._loop.time)
         self._active = lead.active
         self._room_until_full = lead.requires_copies
         self._active_since = self._loop.time()
@@ -100,9 +103,8 @@ class LogWriter(AddFront, Closable):
         """Set once this client no longer leads: stop whatever else you do as the leader. :attr:`lost_reason` says
         why."""
         self._supervisor = Supervisor(f"octavo writer of log {self._name}", self._defect)
-        self._supervisor.start(self._roll_by_age())
-        self._supervisor.start(self._keep_house())
-        self._supervisor.start(lead.watch(self._end_unless_busy))
+        for work in (self._roll_by_age(), self._keep_house(), lead.watch(self._end_unless_busy)):
+            self._supervisor.start(work)
         if lease is not None:
             self._supervisor.start(self._keep_lock(lease))
         self._listen_to(lead.active)
@@ -140,6 +142,20 @@ class LogWriter(AddFront, Closable):
         """Whether :meth:`close` has ended."""
         return self._closing is not None and self._closing.done()
 
+    def statistics(self) -> LogWriterStatistics:
+        """Statistics for metrics and health checks: adds queued, under way and acknowledged; healing; rolls.
+
+        Examples:
+            >>> writer.statistics().state
+            'writing'
+        """
+        return log_writer_statistics(
+            self._name, self._life, self._course, self._active,
+            self._add_statistics(segment_failed=self._life is Life.HEALING),
+            term=self.term, next_position=self._next_position, end=self.end, failure=self._failure,
+            is_rolling=self._rolling is not None, segment_seconds=self._loop.time() - self._active_since,
+        )  # fmt: skip
+
     def check_usable(self) -> None:
         """Check that an add would not be refused now. Used only inside this package."""
         if self._failure is not None:
@@ -172,8 +188,7 @@ class LogWriter(AddFront, Closable):
         if segment is not self._active:
             return
         self._acknowledge(stop)
-        drained = self._drained
-        if drained is not None and not self._in_flight:
+        if (drained := self._drained) is not None and not self._in_flight:
             self._drained = None
             if not drained.done():
                 drained.set_result(None)
@@ -235,8 +250,7 @@ class LogWriter(AddFront, Closable):
                     pause = min(2 * pause, _HEAL_SECONDS_MAX)
                 else:
                     await self._healed(active)
-                    level = logging.WARNING if is_fenced else logging.INFO
-                    seconds = self._loop.time() - began
+                    level, seconds = logging.WARNING if is_fenced else logging.INFO, self._loop.time() - began
                     log.log(level, "log %s: healed after %.3f s (%s)", self._name, seconds, error.message)
                     break
 
@@ -336,6 +350,7 @@ class LogWriter(AddFront, Closable):
                     return None
                 await self._lead.roll(self)
                 self._active_since = self._loop.time()
+                self._course.rolls += 1
         except NotLeaderError as error:
             self._end(error)
         except OctavoError as error:
@@ -482,7 +497,7 @@ class LogWriter(AddFront, Closable):
         self._end(failure)
 
     def _move(self, life: Life) -> None:
-        assert life in NEXT[self._life], f"{self._life} -> {life}"
+        self._course.moved(self._life, life)
         self._life = life
         self._moved.set()
 
@@ -508,14 +523,10 @@ class LogWriter(AddFront, Closable):
         await result_of(closing, f"closing log {self._name}")
 
     async def close_with_client(self) -> None:
-        """As :meth:`close`, without waiting again for copies that the last call has waited for.
-
-        The closing client has nothing else to offer. Used only inside this package.
-        """
-        if self._has_waited_for_copies and self._closing is None and self._life is Life.WRITING:
-            lacking = self._lead.lacking_copies()
-            if lacking is not None:
-                raise lacking
+        """As :meth:`close`, without waiting a second time for copies. Used only inside this package."""
+        was_refused = self._has_waited_for_copies and self._closing is None and self._life is Life.WRITING
+        if was_refused and (lacking := self._lead.lacking_copies()) is not None:
+            raise lacking
         await self.close()
 
     async def _close(self) -> None:

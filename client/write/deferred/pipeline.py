@@ -101,6 +101,11 @@ class DeferredPipeline(Pipeline):
         return self.next_entry_id - self._first_unaccepted
 
     @property
+    def unacknowledged_bytes(self) -> int:
+        """Payload bytes of these entries."""
+        return self.length_pushed - self._length_accepted
+
+    @property
     def unforced_bytes(self) -> int:
         """Sealed bytes of the runs that are not acknowledged."""
         return self._unforced_bytes

@@ -59,6 +59,11 @@ class HeldAdds[T]:
         """The ids above the gap, lowest first."""
         return sorted(self._held)
 
+    @property
+    def held_bytes(self) -> int:
+        """Their payload bytes."""
+        return self._held_bytes
+
     def offer(self, entry_id: int, payload: bytes, tag: T) -> list[Held[T]]:
         """Offer an add. Returns the adds that are released by it, in the order of their ids; none if it is held.
 

@@ -358,7 +358,7 @@ async def test_closing_waits_for_a_change_that_is_under_way(
 
 def looks_for_a_bookie(ledger: LedgerWriter) -> bool:
     path = ledger._core.path
-    return path is not None and path.replication._changes.phase is Phase.SEEKING
+    return path is not None and path.replication.changes.phase is Phase.SEEKING
 
 
 async def test_closing_waits_for_a_change_although_no_add_waits_for_it(cluster: FakeCluster) -> None:

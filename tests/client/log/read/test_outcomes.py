@@ -44,8 +44,8 @@ class MovingView:
         self._at("end")
         return 10
 
-    async def read(self, position: int) -> None:
-        del position
+    async def read(self, first: int, last: int) -> None:
+        del first, last
         self._at("read")
 
     def gap_at(self, position: int) -> None:

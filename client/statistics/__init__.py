@@ -1,0 +1,1 @@
+"""The values that ``statistics()`` of a client, a log, a writer and a reader returns."""

@@ -1,0 +1,92 @@
+"""Makes the statistics of a writer from its core, when they are asked for: nothing is counted while entries are
+added."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from octavo.client.statistics.writers import (
+    AddStatistics,
+    LedgerWriterState,
+    LedgerWriterStatistics,
+    ReplicationStatistics,
+)
+from octavo.client.write.core import Core
+from octavo.client.write.ensemble_changes import Phase
+from octavo.client.write.writer_life import WriterState
+from octavo.metadata.ledger.model import LedgerMetadata
+
+_STATES: Final[dict[WriterState, LedgerWriterState]] = {
+    WriterState.OPEN: "open",
+    WriterState.FAILED: "failed",
+    WriterState.DRAINING: "closing",
+    WriterState.UNCLOSED: "unclosed",
+    WriterState.SETTLING: "closing",
+    WriterState.CLOSING_FAILED: "closing",
+    WriterState.CLOSED: "closed",
+}
+
+
+def ledger_writer_statistics(core: Core, adds: AddStatistics) -> LedgerWriterStatistics:
+    """The statistics of a ledger's writer with this core."""
+    failure = core.life.failure
+    return LedgerWriterStatistics(
+        ledger_id=core.id,
+        state=_STATES[core.life.state],
+        failure=None if failure is None else failure.message,
+        adds=adds,
+        replication=replication_statistics(core),
+    )
+
+
+def replication_statistics(core: Core) -> ReplicationStatistics:
+    """How far the bookies have what the core has sent."""
+    pipeline, path, metadata = core.pipeline, core.path, core.metadata
+    lac, length = pipeline.last_add_confirmed, pipeline.length
+    if path is None:
+        return _before_the_first_add(metadata, lac, length)
+    sent, changes = path.replication.pipeline, path.replication.changes
+    since, owed = sent.pending_since, sent.debt()
+    slots = range(len(changes.ensemble))
+    return ReplicationStatistics(
+        ledger_id=metadata.ledger_id,
+        term=metadata.term,
+        ensemble=changes.ensemble,
+        last_add_confirmed=lac,
+        length=length,
+        pending_entries=sent.pending,
+        pending_bytes=sent.length_pushed - length,
+        pending_frames=sent.pending_frames,
+        pending_seconds=None if since is None else asyncio.get_running_loop().time() - since,
+        unforced_entries=sent.pending - sent.unacknowledged,
+        short_entries=range(0) if owed.is_empty else range(owed.first, owed.last + 1),
+        retained_bytes=sent.retained_bytes,
+        troubled_bookies=tuple(changes.ensemble[slot] for slot in slots if slot in changes.troubled_since),
+        is_changing_ensemble=changes.phase is not Phase.IDLE,
+        replaced_bookies=sum(map(sent.tenure, slots)),
+    )
+
+
+def _before_the_first_add(metadata: LedgerMetadata, lac: int | None, length: int) -> ReplicationStatistics:
+    return ReplicationStatistics(
+        ledger_id=metadata.ledger_id,
+        term=metadata.term,
+        ensemble=metadata.last_fragment.bookies,
+        last_add_confirmed=lac,
+        length=length,
+        pending_entries=0,
+        pending_bytes=0,
+        pending_frames=0,
+        pending_seconds=None,
+        unforced_entries=0,
+        short_entries=range(0),
+        retained_bytes=0,
+        troubled_bookies=(),
+        is_changing_ensemble=False,
+        replaced_bookies=0,
+    )
+
+
+def payload_bytes(payloads: Iterable[bytes]) -> int:
+    """How long these payloads are together."""
+    return sum(map(len, payloads))
