@@ -35,14 +35,14 @@ up: setup ## run a cluster on this machine, in the foreground
 test: setup ## run all tests, each once; a skipped test is a failure
 	@$(VENV)/python scripts/zookeeper.py check
 	@$(VENV)/python scripts/debian_tools.py fetch
-	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest -n $(WORKERS) --no-loadscope-reorder
+	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest -n $(WORKERS) --no-loadscope-reorder --durations=30 --durations-min=5
 
 check: setup ## check formatting, lint, types and the rules of tests/house; all run, and any failure fails the target
 	@failed=(); \
 	echo "== formatting"; $(VENV)/ruff format --check . || failed+=(formatting); \
 	echo "== lint"; $(VENV)/ruff check . || failed+=(lint); \
 	echo "== types"; $(VENV)/python scripts/check_types.py || failed+=(types); \
-	echo "== tidy rules"; OCTAVO_NO_SKIPS=1 $(VENV)/pytest -q tests/house || failed+=("tidy rules"); \
+	echo "== tidy rules"; OCTAVO_NO_SKIPS=1 $(VENV)/pytest -q -n $(WORKERS) tests/house || failed+=("tidy rules"); \
 	if [ $${#failed[@]} -gt 0 ]; then printf 'make check: failed: %s\n' "$${failed[@]}" >&2; exit 1; fi
 
 model: setup ## run the model check: every setting, and every rule broken on purpose

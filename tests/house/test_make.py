@@ -54,7 +54,7 @@ def test_the_demo_is_secure_on_request() -> None:
 
 
 def test_tests_run_without_skips() -> None:
-    assert "OCTAVO_NO_SKIPS=1 .venv/bin/pytest -n 3 --no-loadscope-reorder\n" in plan_of("test")
+    assert "OCTAVO_NO_SKIPS=1 .venv/bin/pytest -n 3 --no-loadscope-reorder --durations=30 " in plan_of("test")
 
 
 def test_no_test_runs_twice() -> None:
@@ -66,7 +66,7 @@ def test_no_test_runs_twice() -> None:
 
 
 def test_what_tests_import_is_compiled_once() -> None:
-    """Neither `make` nor plain `pytest` heeds a setting under which each process compiles everything again."""
+    """Under `make` and under plain `pytest`: no setting makes each process compile everything again."""
     assert not sys.dont_write_bytecode
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ
     assert "\nunexport PYTHONDONTWRITEBYTECODE\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ def test_what_tests_import_is_compiled_once() -> None:
 
 def test_check_looks_at_format_lint_types_and_tidy_rules() -> None:
     plan = plan_of("check")
-    for command in ("ruff format --check", "ruff check", "scripts/check_types.py", "pytest -q tests/house"):
+    for command in ("ruff format --check", "ruff check", "scripts/check_types.py", "pytest -q -n 3 tests/house"):
         assert command in plan
 
 
