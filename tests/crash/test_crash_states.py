@@ -2,7 +2,7 @@
 (rules B1 to B3).
 
 ``OCTAVO_CRASH_SAMPLES`` (default 2) is the number of places drawn per fault class and instant where not every
-combination can be built, and of the states every ``OCTAVO_CRASH_EVERY``-th (default 2) is checked. ``make soak`` draws
+combination can be built, and of the states every ``OCTAVO_CRASH_EVERY``-th (default 3) is checked. ``make soak`` draws
 more and checks all.
 """
 
@@ -20,7 +20,7 @@ from support.disks.crash_workload import Driver, Promises, log_writes, promises_
 from support.disks.recording_filesystem import NameChange, Noted, Recording, SyncBegun, SyncEnded
 
 SAMPLES = int(os.environ.get("OCTAVO_CRASH_SAMPLES", "2"))
-EVERY = int(os.environ.get("OCTAVO_CRASH_EVERY", "2"))
+EVERY = int(os.environ.get("OCTAVO_CRASH_EVERY", "3"))
 PHASES = ("replay", "checkpoint", "close", "delete", "drop", "trim", "compaction")
 
 Workload = Callable[[Driver], Awaitable[None]]

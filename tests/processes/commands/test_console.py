@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -70,10 +69,7 @@ class Shown(NamedTuple):
 
 @pytest.fixture(scope="module")
 def shown(module_folder: Path) -> Iterator[Shown]:
-    # A second try of a fixture that failed must not find the logs and the browser's profile of the first one: its own
-    # failure would hide what went wrong.
-    folder = Path(tempfile.mkdtemp(dir=module_folder))
-    with Up(folder / "cluster") as up:
+    with Up(module_folder / "cluster") as up:
         up.wait_ready()
         added = up.run(
             "ledger",
@@ -107,7 +103,7 @@ def shown(module_folder: Path) -> Iterator[Shown]:
             leader.stdin.flush()
             place = json.loads(console.stdout.readline())
             changed = asyncio.run(prepare(up.uri))
-            with Browser(folder / "browser") as browser:
+            with Browser(module_folder / "browser") as browser:
                 browser.open(f"{place['url']}#token={place['token']}")
                 browser.wait_for("The cluster is healthy", "#health")
                 yield Shown(up, browser, place["url"], place["token"], ledger, changed)
@@ -292,7 +288,7 @@ def test_a_bookie_on_this_host_is_made_read_only_for_a_reason_and_writable_again
     browser.click("dialog .danger")
     browser.wait_for("<b>disk</b> swap", "main")
     assert operator() == "<b>disk</b> swap"
-    assert browser.text("main tbody .state") == "read-only"
+    browser.wait_for("read-only", "main tbody .state")  # the bookie tells the metadata once it is
     browser.click_button("Make writable", "main")
     browser.click("dialog .danger")
     browser.wait_until(lambda: "Make writable" not in browser.text("main"), "the bookie to be writable")

@@ -22,7 +22,7 @@ from support.clusters.secrets import write_secret
 from support.commands.processes import OCTAVO, Up, environment
 from support.programs.writing_process import FENCED, payload_of
 from support.tcp_proxy import TcpProxy
-from support.waiting import WAIT_SECONDS, eventually
+from support.waiting import WAIT_SECONDS, eventually, wait_until
 
 import octavo
 
@@ -112,14 +112,15 @@ def make_the_writer_replace_a_bookie(up: Up, writer: WritingProcess) -> str:
     failed = asyncio.run(ensembles(up, writer.ledger_id))[-1][0]
     pid = pid_of(up, failed)
     killed = next(name for name in up.pids if up.pids[name] == pid)
-    for _ in range(20):
+
+    def is_replaced() -> bool:
+        writer.wait_acknowledged(writer.acknowledged + 50)
+        return failed not in asyncio.run(ensembles(up, writer.ledger_id))[-1]
+
+    with up.hanging(up.process.pid):  # it would start the bookie again, maybe before the writer has replaced it
         up.kill_bookie(killed)
-        for _ in range(50):
-            writer.wait_acknowledged(writer.acknowledged + 50)
-            if failed not in asyncio.run(ensembles(up, writer.ledger_id))[-1]:
-                return killed
-        up.wait_for("started again", killed)  # it was back before the writer replaced it
-    raise AssertionError(f"{killed} was never replaced")
+        wait_until(is_replaced, f"{killed} to be replaced")
+    return killed
 
 
 @pytest.mark.parametrize("run", range(RUNS))
