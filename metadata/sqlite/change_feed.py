@@ -10,10 +10,10 @@ ends by the clock, and nothing is written then. The changes of the connection it
 them.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any, Final, NamedTuple, Protocol
 
-from octavo.metadata.store.driver import Kind
+from octavo.metadata.store.driver import SESSION_KINDS, Kind
 
 CHANGES_KEPT: Final = 10_000
 """A handle that looks for changes ten times a second misses none of them unless others make 100,000 changes a second.
@@ -42,6 +42,8 @@ END""",
 ALIVE: Final = "boot_id = :boot AND ends_at > :now"
 """Condition on a session that has not ended."""
 
+SESSION_KIND_NAMES: Final = tuple(kind.value for kind in SESSION_KINDS)
+
 _KINDS: Final = {kind.value: kind for kind in Kind}
 
 type Changes = Set[tuple[Kind, str]] | None
@@ -54,6 +56,18 @@ class Execute(Protocol):
     """Executes a statement."""
 
     def __call__(self, statement: str, values: tuple[object, ...] | dict[str, str | float] = ()) -> Any: ...
+
+
+def last_change(execute: Execute) -> int:
+    """The number of the last change; 0 before the first one."""
+    (number,) = execute("SELECT max(number) FROM changes").fetchone()
+    return number or 0
+
+
+def is_complete(execute: Execute, seen: int) -> bool:
+    """Whether all changes after the one numbered ``seen`` are still there."""
+    (first,) = execute("SELECT min(number) FROM changes").fetchone()
+    return first is None or first <= seen + 1
 
 
 class Look(NamedTuple):
@@ -106,14 +120,12 @@ class ChangeFeed:
         seen = self._seen
         data_version = self._data_version()  # first: a change that is made meanwhile leads to another look
         sessions = dict(self._execute(f"SELECT session, ends_at FROM sessions WHERE {ALIVE}", self._present()))
-        first, number = self._execute(
-            "SELECT (SELECT min(number) FROM changes), (SELECT max(number) FROM changes)"
-        ).fetchone()
-        number = number or 0
-        if first is not None and first > seen.number + 1:
+        number = self.last()
+        if not is_complete(self._execute, seen.number):
             return Look(None, data_version, number, sessions)
-        rows = list(self._execute("SELECT number, kind, key FROM changes WHERE number > ?", (seen.number,)))
-        found = {(kind, key) for at, kind, key in rows if not self._is_own(at)}
+        found: set[tuple[str, str]] = set()
+        for start, stop in self._others(seen.number, number):
+            found.update(self._execute("SELECT kind, key FROM changes WHERE number > ? AND number <= ?", (start, stop)))
         for session in seen.sessions.keys() - sessions.keys():
             found.update(self._execute("SELECT kind, key FROM records WHERE session = ?", (session,)))
         changes = frozenset((_KINDS[kind], key) for kind, key in found if kind in _KINDS)
@@ -126,8 +138,7 @@ class ChangeFeed:
 
     def last(self) -> int:
         """The number of the last change; 0 before the first one."""
-        (number,) = self._execute("SELECT max(number) FROM changes").fetchone()
-        return number or 0
+        return last_change(self._execute)
 
     def made(self, before: int, last: int) -> None:
         """The connection has committed changes of its own, which are reported without a look: those after ``before``,
@@ -138,8 +149,14 @@ class ChangeFeed:
             before = self._own.pop()[0]
         self._own.append((before, last))
 
-    def _is_own(self, number: int) -> bool:
-        return any(before < number <= last for before, last in self._own)
+    def _others(self, seen: int, number: int) -> Iterator[tuple[int, int]]:
+        """The runs of changes by others since ``seen``: of each the number before the first, and the last."""
+        for before, last in self._own:
+            if seen < before:
+                yield seen, before
+            seen = max(seen, last)
+        if seen < number:
+            yield seen, number
 
     def _data_version(self) -> int:
         (version,) = self._execute("PRAGMA data_version").fetchone()

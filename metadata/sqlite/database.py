@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from octavo.metadata.sqlite.change_feed import NO_CHANGES, ChangeFeed, Changes
+from octavo.metadata.sqlite.held_records import HeldRecords
 from octavo.metadata.sqlite.inherited import check_not_inherited, inherit
 from octavo.metadata.store.driver import ClusterOrigin, Kind, Record, Unchanged
 from octavo.metadata.store.values import Version
@@ -95,6 +96,7 @@ class Database:
         self._together = False
         """Whether a transaction of several operations is open."""
         self._feed = ChangeFeed(self._execute, self._present)
+        self._held = HeldRecords(self._execute)
         check_not_inherited(path, self._file)
         forks.hold(self)
         with self._translated():
@@ -350,8 +352,7 @@ class Database:
             if not self._is_live(session):
                 return None
             self._execute("UPDATE sessions SET ends_at = ? WHERE session = ?", (self._clock() + lease_seconds, session))
-            rows = self._execute("SELECT kind, key FROM records WHERE session = ?", (session,))
-            return {(Kind(kind), key) for kind, key in rows}
+            return self._held.of(session)
 
     def end_session(self, session: str) -> None:
         with self._transaction():

@@ -221,7 +221,7 @@ class LeaseKeeper:
         if session is None:
             return
         # A lease made while the renewal is under way may be missing from its answer; only these must be in it.
-        made_before = list(self._leases.values())
+        made_before = dict(self._leases)
         try:
             async with asyncio.timeout(self._lease_seconds / RENEWALS_PER_LEASE):
                 held = await self._records.renew_session(session, self._lease_seconds)
@@ -241,9 +241,11 @@ class LeaseKeeper:
             return
         self.answered, self._stood_still = True, False
         self._renewed_at = began_at
-        for lease in made_before:
-            if lease.thing not in held and self._leases.get(lease.thing) is lease:
-                del self._leases[lease.thing]
+        gone = set(made_before) - held  # calls nothing for each of ten thousand locks that are held
+        for thing in [thing for thing in made_before if thing in gone] if gone else ():
+            lease = made_before[thing]
+            if self._leases.get(thing) is lease:
+                del self._leases[thing]
                 lease.end(LeaseEnd("another process has taken it, or it was deleted by hand"))
         with contextlib.suppress(OctavoError, TimeoutError):
             async with asyncio.timeout(self._lease_seconds / RENEWALS_PER_LEASE):

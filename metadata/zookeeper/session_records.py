@@ -1,6 +1,9 @@
 """Records that belong to a session: registrations of bookies, and locks. They are ephemeral nodes of the ZooKeeper
 session that the handle uses for everything.
 
+That a record is still there is asked once, with a watch, and again when the watch or a new connection says that it may
+be gone: a renewal is one request for all records, however many a client holds.
+
 The callers of this module give their session a name. A name stands for the ZooKeeper session in which it was begun; it
 ends when that session ends, or when another name is begun. The nodes made under a name are deleted before the next name
 is begun: the caller may have given the session up as lost, for lack of an answer, while ZooKeeper still keeps it.
@@ -59,13 +62,33 @@ class SessionRecords:
         self._held: dict[Thing, _Held] = {}
         self._doubtful: set[Thing] = set()
         """Records that calls without an answer may have made."""
+        self._unwatched: set[Thing] = set()
+        """Records held that may be gone without a watch having told it. The next renewal looks at them."""
 
     def expired(self, session_id: int) -> None:
         """ZooKeeper has ended a session."""
         if session_id == self._session_id:
             self._name = None
-            self._held.clear()
-            self._doubtful.clear()
+            self._forget()
+
+    def connected(self) -> None:
+        """The watches of the previous connection are gone."""
+        self._unwatched.update(self._held)
+
+    def changed(self, watched: tuple[Kind, str | None]) -> None:
+        """A watch has told that a record has changed or is gone."""
+        kind, key = watched
+        if key is not None and (kind, key) in self._held:
+            self._unwatched.add((kind, key))
+
+    def needs_watch(self, watched: tuple[Kind, str | None] | None) -> bool:
+        """Whether the watch of a record must stay although nothing else needs it."""
+        return watched is not None and watched in self._held
+
+    def _forget(self) -> None:
+        self._held.clear()
+        self._doubtful.clear()
+        self._unwatched.clear()
 
     # --- sessions --------------------------------------------------------------------------------------------------
 
@@ -85,31 +108,41 @@ class SessionRecords:
                 for thing in {*self._held, *self._doubtful}:
                     await self._remove(thing, session_id)
         self._name, self._session_id = name, session_id
-        self._held.clear()
-        self._doubtful.clear()
+        self._forget()
 
     async def renew(self, name: str) -> set[Thing] | None:
         """See :meth:`RecordStore.renew_session`. Cleans up records left by calls without an answer."""
         if not self._is_live(name):
             return None
-        held = dict(self._held)
-        answers = await self._nodes.ask(
-            exists(self._paths.layout), *(exists(self._paths.node(*thing)) for thing in held)
-        )
+        await self._look()
         if not self._is_live(name):
             return None
         for thing in list(self._doubtful):
             if thing not in self._held:
                 await self._remove(thing, self._session_id)
             self._doubtful.discard(thing)
-        present: set[Thing] = set()
-        for (thing, known), answer in zip(held.items(), answers[1:], strict=True):
-            self._nodes.expect(answer, self._paths.node(*thing), NO_NODE)
-            if self._is_ours(answer.value) and answer.value.created == known.created:
-                present.add(thing)
-            elif self._held.get(thing) is known:
-                del self._held[thing]
-        return present if self._is_live(name) else None
+        return set(self._held) if self._is_live(name) else None
+
+    async def _look(self) -> None:
+        """Learn which records are gone. Asks the server in any case; what had happened before is known afterwards:
+        watches tell it before the answer arrives."""
+        first = True
+        while first or self._unwatched:
+            first = False
+            looked_at = {thing: self._held[thing] for thing in self._unwatched if thing in self._held}
+            self._unwatched.clear()  # before the request: what a watch tells from now on is looked at again
+            try:
+                answers = await self._nodes.ask(
+                    exists(self._paths.layout), *(exists(self._paths.node(*thing), watch=True) for thing in looked_at)
+                )
+            except BaseException:
+                self._unwatched.update(looked_at)
+                raise
+            for (thing, known), answer in zip(looked_at.items(), answers[1:], strict=True):
+                self._nodes.expect(answer, self._paths.node(*thing), NO_NODE)
+                ours = self._is_ours(answer.value) and answer.value.created == known.created
+                if not ours and self._held.get(thing) is known:
+                    del self._held[thing]
 
     async def end(self, name: str) -> None:
         """See :meth:`RecordStore.end_session`. Does not wait for servers that cannot be reached."""
@@ -159,6 +192,7 @@ class SessionRecords:
         if not self._is_live(name):
             return None
         self._held[thing] = _Held(stat.created, incarnation)
+        self._unwatched.add(thing)
         self._doubtful.discard(thing)
         return version_of(stat)
 

@@ -124,7 +124,8 @@ class ZooKeeperRecordStore(RecordStore):
         for armed in [path, *(other for other in self._armed if key is None and other.startswith(path + "/"))]:
             if armed in self._armed:
                 self._armed.discard(armed)
-                self.session.post(forget_watches(armed))
+                if not self._leases.needs_watch(self.paths.record_of(armed)):
+                    self.session.post(forget_watches(armed))
 
     def adopt(self, cluster_id: str) -> None:
         """From now on, every connection must lead to the cluster with this id."""
@@ -145,11 +146,13 @@ class ZooKeeperRecordStore(RecordStore):
         self._armed.discard(event.path)
         record = self.paths.record_of(event.path)
         if record is not None:
+            self._leases.changed(record)
             self._report(*record)
 
     def on_connected(self) -> None:
         # The watches of the previous connection are gone: reading every watched record again renews them.
         self._armed.clear()
+        self._leases.connected()
         self._report(None, None)
 
     def on_expired(self, session_id: int) -> None:
