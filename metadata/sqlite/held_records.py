@@ -1,4 +1,4 @@
-"""The records that a session holds, as a renewal tells them: kept in memory, and brought up to date from the changes.
+"""Records that a session holds, as a renewal tells them: kept in memory, and brought up to date from the changes.
 
 A client that leads ten thousand logs holds as many locks. To read them all with each renewal would cost a percent of a
 processor, and hardly ever tell anything new.
@@ -21,7 +21,7 @@ class HeldRecords:
         self._held: set[tuple[Kind, str]] = set()
 
     def of(self, session: str) -> set[tuple[Kind, str]]:
-        """What the session holds now."""
+        """The records that the session holds now."""
         number = last_change(self._execute)
         if session != self._session or not is_complete(self._execute, self._seen):
             rows = self._execute("SELECT kind, key FROM records WHERE session = ?", (session,))

@@ -25,7 +25,7 @@ _TOOL = sys.monitoring.PROFILER_ID
 
 
 class Idle(NamedTuple):
-    """What a process does while nothing happens."""
+    """The work of a process while nothing happens."""
 
     calls_per_second: float
     core_percent: float

@@ -1,4 +1,4 @@
-"""What a session in a SQLite file holds, as renewals tell it: whatever others have done since the one before."""
+"""The records of a session in a SQLite file, as renewals tell them: whatever others have done since the one before."""
 
 import random
 import sqlite3
