@@ -18,7 +18,7 @@ from typing import Any
 from octavo.bookie.admin.server import SOCKET_NAME
 from octavo.bookie.memory.answer_memory import ANSWER_BYTES_MIN
 from octavo.bookie.upkeep.hours import Hours
-from octavo.metadata.cluster.registration import RACK_UNNAMED, check_host, check_rack
+from octavo.metadata.cluster.registration import RACK_UNNAMED, check_host, check_host_id, check_rack
 from octavo.metadata.connect import without_password
 from octavo.metadata.ledger.model import is_bookie_id
 from octavo.protocol.errors import InvalidArgumentError
@@ -36,6 +36,9 @@ LOG_FORMATS = ("console", "json")
 _UNSPECIFIED_HOSTS = frozenset({"0.0.0.0", "::", "0:0:0:0:0:0:0:0"})
 
 _MEBIBYTE = 1024 * 1024
+
+HOST_ID_AUTO = "auto"
+"""The setting ``host_id`` of a bookie that finds out by itself on which host it runs."""
 
 _Parse = Callable[[Any], Any]
 
@@ -121,6 +124,13 @@ def _rack(value: Any) -> str:
         raise ValueError("must be a path of 1 to 8 steps like /dc1/rack2, of letters, digits and ._-") from None
 
 
+def _host_id(value: Any) -> str:
+    try:
+        return check_host_id(str(value))
+    except InvalidArgumentError:
+        raise ValueError("must be auto, or 1 to 64 letters, digits and ._:-, a letter or digit first") from None
+
+
 def _paths(value: Any) -> tuple[Path, ...]:
     pieces = value.split(":") if isinstance(value, str) else value
     if not isinstance(pieces, list | tuple):
@@ -203,6 +213,9 @@ class BookieConfig:
     """``HOST:PORT`` at which clients reach this bookie. None: host and port as listened on."""
     rack: str = _setting(_rack, RACK_UNNAMED)
     """The rack of this bookie, the widest location first: ``/dc1/rack2``. Copies of an entry go to different racks."""
+    host_id: str = _setting(_host_id, HOST_ID_AUTO)
+    """Names the host that runs this bookie. Copies of an entry go to different hosts. auto: the start of the kernel
+    names it, which is the same in all containers of a host. Set it where virtual machines of one host count as one."""
     metadata: str = _setting(_text, "sqlite:///octavo-data/metadata.db")
     """URI of the cluster's metadata store."""
     log_level: str = _setting(_choice(*LOG_LEVELS), "info")
@@ -380,6 +393,11 @@ class BookieConfig:
     def admin_socket_path(self) -> Path:
         """Where the socket of the administration interface is."""
         return self.admin_socket if self.admin_socket is not None else self.data_dir / SOCKET_NAME
+
+    @property
+    def registered_host_id(self) -> str | None:
+        """The id of the host to register; None while it is to be found out."""
+        return None if self.host_id == HOST_ID_AUTO else self.host_id
 
     def as_json(self) -> dict[str, Any]:
         """Every setting with its value, as JSON has it, without passwords."""

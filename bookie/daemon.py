@@ -25,7 +25,7 @@ from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.administration import Attendant
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import Companion
-from octavo.bookie.config import BookieConfig
+from octavo.bookie.config import HOST_ID_AUTO, BookieConfig
 from octavo.bookie.disk.descriptors import connections_within, raise_limit_of_files
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.identity.errors import DataWrongError
@@ -35,6 +35,7 @@ from octavo.bookie.notify import ADDRESS_KEY, notify_supervisor
 from octavo.bookie.process_health import Pulse
 from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import MetadataStore
+from octavo.metadata.clocks.boot_time import boot_id_of_kernel
 from octavo.metadata.connect import open_cluster
 from octavo.metadata.updates.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError
@@ -179,7 +180,7 @@ class _World(NamedTuple):
 async def _start(config: BookieConfig, world: _World, companion: Companion | None) -> Bookie:
     await _check_release(world.store)
     return await Bookie.start(
-        _within_descriptors(config),
+        on_this_host(_within_descriptors(config), boot_id_of_kernel()),
         filesystem=world.filesystem,
         store=world.store,
         rng=world.rng,
@@ -203,6 +204,20 @@ def _within_descriptors(config: BookieConfig) -> BookieConfig:
         connections_max=connections_max, configured=config.connections_max, file_descriptors=limit,
     )  # fmt: skip
     return replace(config, connections_max=connections_max)
+
+
+def on_this_host(config: BookieConfig, boot_id: str | None) -> BookieConfig:
+    """The configuration with the id of this host, if that was to be found out. It is made of the id of the kernel's
+    start: all containers of a host have the same, and no two hosts do (decision 035)."""
+    if config.host_id != HOST_ID_AUTO:
+        return config
+    if boot_id is None:
+        log.warning(
+            "cannot tell on which host this bookie runs: it counts as a host of its own, and several copies of an "
+            "entry may go to bookies of this host; set host_id, the same for all of them"
+        )
+        return config
+    return replace(config, host_id=f"boot-{boot_id.replace('-', '')[:16]}")
 
 
 async def _unless_stopped[T](stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

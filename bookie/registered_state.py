@@ -67,6 +67,7 @@ class Presence:
             version=identity.software,
             boot_id=identity.boot_id,
             rack=self._config.rack,
+            host_id=self._config.registered_host_id,
             free_bytes=self.free_bytes,
             tls=self._config.tls,
         )

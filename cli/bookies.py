@@ -34,7 +34,7 @@ async def bookies(
 ) -> None:
     """Show the bookies of the cluster.
 
-    The table shows state, version, rack, space and load of each bookie, how much disk space a bookie wants that
+    The table shows state, version, rack, host, space and load of each bookie, how much disk space a bookie wants that
     is read-only for lack of it, and why details are missing. A bookie in doubt
     may have lost entries: it refuses new entries for existing ledgers and never reports an entry as absent. A bookie
     that is not registered is shown as unavailable until it is forgotten with --forget.
@@ -54,7 +54,11 @@ async def bookies(
     if session.as_json:
         print_json([as_json(bookie) for bookie in known])
         return
+    from octavo.cli.cluster.hosts import remarks  # noqa: PLC0415
+
     print_table(*as_table(known, time.time()))
+    for remark in remarks(known):
+        print_line(remark)
 
 
 def as_table(known: "Sequence[BookieStatus]", now: float) -> tuple[list[str], list[list[object]]]:
@@ -63,7 +67,7 @@ def as_table(known: "Sequence[BookieStatus]", now: float) -> tuple[list[str], li
     from octavo.cli.cluster.health import shortage_in_words  # noqa: PLC0415
 
     headers = [
-        "bookie", "address", "state", "doubt", "version", "rack", "free", "capacity", "ledgers", "connections",
+        "bookie", "address", "state", "doubt", "version", "rack", "host", "free", "capacity", "ledgers", "connections",
         "certificate",
     ]  # fmt: skip
     rows: list[list[object]] = [
@@ -74,6 +78,7 @@ def as_table(known: "Sequence[BookieStatus]", now: float) -> tuple[list[str], li
             _doubt(bookie),
             bookie.version,
             bookie.rack,
+            bookie.host_id,
             _size(bookie, "free_bytes"),
             _size(bookie, "total_bytes"),
             _fact(bookie, "ledgers"),
@@ -154,12 +159,13 @@ def as_json(bookie: "BookieStatus") -> dict[str, Any]:
         "state": bookie.state.value,
         "version": bookie.version,
         "rack": bookie.rack,
+        "host_id": bookie.host_id,
         "no_details_because": why_no_details(bookie),
         **{name: value for name, value in sorted((bookie.facts or {}).items()) if name not in _NOT_FACTS},
     }
 
 
-_NOT_FACTS = {"bookie_id", "address", "state", "version", "rack", "no_details_because"}
+_NOT_FACTS = {"bookie_id", "address", "state", "version", "rack", "host_id", "no_details_because"}
 
 
 def why_no_details(bookie: "BookieStatus") -> str | None:

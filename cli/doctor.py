@@ -9,7 +9,7 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -21,6 +21,7 @@ from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableErro
 
 if TYPE_CHECKING:
     from octavo.bookie.config import BookieConfig
+    from octavo.client.bookie_status import BookieStatus
     from octavo.metadata import MetadataStore
 
 # ruff: noqa: PLC0415 - `octavo --help` needs no cluster
@@ -74,8 +75,8 @@ async def doctor(
 ) -> int:
     """Check this host and the cluster for common problems.
 
-    The command checks limits, clocks, versions, certificates, the metadata store and the way to every bookie. With
-    --config it also checks the certificate of a bookie of this host, and its directories: their file systems, free
+    The command checks limits, clocks, versions, hosts, certificates, the metadata store and the way to every bookie.
+    With --config it also checks the certificate of a bookie of this host, and its directories: their file systems, free
     space and speed. It changes nothing for good. The exit status is 1 if a check failed.
     """
     from octavo.cli.output import print_json, print_table
@@ -285,6 +286,7 @@ async def _facts_of_bookies(session: Session) -> list[Finding]:
         findings.append(Finding("versions", "ok", f"this command and all bookies run {versions[0]}"))
     else:
         findings.append(Finding("versions", "warning", f"in use: {', '.join(versions)}; finish the upgrade"))
+    findings.append(hosts_finding(bookies))
     for bookie in bookies:
         if (days := certificate_days(bookie.facts, after)) is not None:
             findings.append(certificate_finding(f"certificate of {bookie.bookie_id}", days))
@@ -292,6 +294,15 @@ async def _facts_of_bookies(session: Session) -> list[Finding]:
         if isinstance(clock, int | float) and not isinstance(clock, bool):
             findings.append(clock_finding(bookie.bookie_id, clock, before, after))
     return findings
+
+
+def hosts_finding(bookies: "Sequence[BookieStatus]") -> Finding:
+    """Whether the copies of an entry can be on different hosts."""
+    from octavo.cli.cluster.hosts import keeps_copies_apart, remarks
+
+    found = remarks(bookies)
+    result = "ok" if keeps_copies_apart(bookies) else "warning"
+    return Finding("hosts", result, "; ".join(found) or "every bookie runs on a host of its own")
 
 
 def certificate_finding(check: str, days: int) -> Finding:

@@ -35,6 +35,8 @@ class BookieStatus:
     not asked, did not answer within two seconds, or refused."""
     error: OctavoError | None = None
     """Why a bookie that was asked for facts gave none: it denies this client, does not answer, ..."""
+    host_id: str | None = None
+    """The host that runs it, as registered; None when unavailable, and when it registers none."""
 
 
 async def bookie_statuses(store: MetadataStore, pool: ConnectionPool, *, details: bool) -> list[BookieStatus]:
@@ -68,6 +70,7 @@ async def bookie_statuses(store: MetadataStore, pool: ConnectionPool, *, details
             None if bookie.registration is None else bookie.registration.rack,
             facts.get(bookie.bookie_id),
             errors.get(bookie.bookie_id),
+            None if bookie.registration is None else bookie.registration.host_id,
         )
         for bookie in known
     ]

@@ -58,6 +58,12 @@ class ClientOptions:
     there are in any case. With a value above 1, creating a ledger fails, and a failed bookie is not replaced, if the
     copies would span fewer racks."""
 
+    hosts_per_write_quorum_min: int = 1
+    """Fewest hosts that the copies of each entry span (or Qw, if that is less). Copies are spread over as many hosts as
+    there are in any case, and never all put on one if there is another. With a value above 1, creating a ledger fails,
+    and a failed bookie is not replaced, if the copies would span fewer hosts. A bookie of which the host is not known
+    counts as a host of its own."""
+
     # --- writers
 
     window_entries: int = 10_000
@@ -228,6 +234,7 @@ class ConnectOptions(TypedDict, total=False):
     tls: Tls | bool | None
     key_file: str | None
     racks_per_write_quorum_min: int
+    hosts_per_write_quorum_min: int
     window_entries: int
     window_bytes: int
     frame_interval_seconds: float
@@ -270,6 +277,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "outgoing_bytes_max": (FRAME_BYTES_MAX, 2**40),
     "request_timeout_seconds": _SECONDS,
     "racks_per_write_quorum_min": (1, E_MAX),
+    "hosts_per_write_quorum_min": (1, E_MAX),
     "window_entries": (1, 1_000_000),
     "window_bytes": (1, 2**40),
     "frame_interval_seconds": (0.0, 1.0),

@@ -80,7 +80,7 @@ class Agent:
         self._refill = Refill(bookie, self._jobs, settings)
         self._auditor = Auditor(bookie, self._new_audit, self._show)
         placer = Placer(
-            bookie.store, rng=bookie.rng, racks_min=1,
+            bookie.store, rng=bookie.rng,
             quarantined=lambda: self._pool.quarantined() | self._states.departed, watched=self._pool.registrations,
         )  # fmt: skip
         self._ender = Ender(

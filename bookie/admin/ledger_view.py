@@ -152,5 +152,6 @@ def bookie_view(bookie: KnownBookie) -> dict[str, Any]:
         "state": bookie.state.value,
         "version": None if registration is None else registration.version,
         "rack": None if registration is None else registration.rack,
+        "host_id": None if registration is None else registration.host_id,
         "free_bytes": None if registration is None else registration.free_bytes,
     }

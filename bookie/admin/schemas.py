@@ -73,6 +73,7 @@ BOOKIES = _object(
             state=_TEXT,
             version=_or_null(_TEXT),
             rack=_or_null(_TEXT),
+            host_id=_or_null(_TEXT),
             free_bytes=_or_null(_COUNT),
         )
     )

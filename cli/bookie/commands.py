@@ -60,6 +60,15 @@ RackOption = Annotated[
         help="Location of the bookie, like /dc1/rack2. Copies of an entry go to different racks.",
     ),
 ]
+HostIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--host-id",
+        metavar="ID",
+        help="Names the host that runs the bookie. Copies of an entry go to different hosts. By default the bookie"
+        " finds it out.",
+    ),
+]
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="File of settings in TOML. See docs/operations.md."),
@@ -104,6 +113,7 @@ def bookie(
     port: PortOption = None,
     advertise: AdvertiseOption = None,
     rack: RackOption = None,
+    host_id: HostIdOption = None,
     config: ConfigOption = None,
     metadata: MetadataOption = None,
     log_level: LogLevelOption = None,
@@ -129,6 +139,7 @@ def bookie(
         "port": port,
         "advertise": advertise,
         "rack": rack,
+        "host_id": host_id,
         "metadata": metadata,
         "log_level": log_level.value if log_level else None,
         "log_format": log_format.value if log_format else None,

@@ -146,7 +146,8 @@ class Observer:
         self._before = (bookies, now)
         conditions = {one["bookie_id"]: one for one in repair["bookies"]}
         for row, bookie in zip(rows, bookies, strict=True):
-            row |= {"version": bookie.version, "rack": bookie.rack, "answers": bookie.facts is not None}
+            row |= {"version": bookie.version, "rack": bookie.rack, "host_id": bookie.host_id}
+            row["answers"] = bookie.facts is not None
             row["no_details_because"] = None if bookie.error is None else describe(bookie.error)
             row |= {name: None if bookie.facts is None else bookie.facts.get(name) for name in MORE_FACTS}
             row["can_be_switched"] = bookie.bookie_id in operators

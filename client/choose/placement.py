@@ -7,27 +7,27 @@ Theory of operation
 *Candidates.* Writable bookies that the caller does not want avoided. What is registered is a hint (rule M2):
 a bookie that turns out dead is replaced.
 
-*Racks.* A bookie's rack is a path such as ``/dc1/rack2``. Every write set (Qw neighbours in the ring of slots)
-spans as many racks as the bookies allow, and at least ``racks_min`` of them (or Qw, if that is less); where that cannot
-be had, nothing is placed and the error says why. Among arrangements that span as many racks, bookies whose paths part
-earlier are preferred: two data centres before two racks of one.
+*Racks and hosts.* A bookie's rack is a path such as ``/dc1/rack2``; its host is the machine that runs it, and perhaps
+others. Every write set (Qw neighbours in the ring of slots) spans as many racks as the bookies allow, and then as many
+hosts, at least those of ``least`` (or Qw, if that is less); where that cannot be had, nothing is placed and the error
+says why. Among arrangements that span as many racks, bookies whose paths part earlier are preferred: two data centres
+before two racks of one. No write set is on one host if that can be avoided (:mod:`octavo.client.choose.arrangement`).
 
 *Free space.* Bookies come in a random order in which one with twice the free space is twice as likely to be first,
 within :data:`WEIGHT_RATIO_MAX` of the median; without a known free space the weight is that of the median. Everything
-else equal, the first one is taken. With equal racks and weights every order of every subset is equally likely:
-slot decides which bookie serves a stripe first, so a fixed order would load the first ones more.
-
-*Search.* Slots are filled in order, each with a bookie of the rack that has least in common with those already in
-the slot's write sets. A write set that can no longer span enough racks ends a branch. Two passes, each of at most
-:data:`_STEPS_MAX` steps, the second using up large racks first; tests compare them with exhaustive search.
+else equal, the first one is taken. With equal racks and weights, and one bookie a host, every order of every subset is
+equally likely: slot decides which bookie serves a stripe first, so a fixed order would load the first ones more.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Literal, Protocol
 
+from octavo.client.choose.arrangement import ANYWHERE, Spread, arrange
+from octavo.client.choose.locations import UNKNOWN, Location, has_own_host, location_of
 from octavo.metadata.cluster.registration import BookieRegistration, BookieState
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId
@@ -37,11 +37,10 @@ WEIGHT_RATIO_MAX = 3.0
 """How many times as likely, or unlikely, as an ordinary one a bookie is chosen for its free space: an empty new bookie
 among full ones must not take every ledger."""
 
-_STEPS_MAX = 4000
-"""Bound of one pass of the search; more than any ensemble of ten needs, and milliseconds."""
-
 _NAMES_MAX = 8
-"""Bookies named in an error before the rest are counted."""
+"""Bookies, racks or hosts named in an error before the rest are counted."""
+
+NO_LOCATIONS: Final[Mapping[BookieId, Location]] = MappingProxyType({})
 
 
 class Chance(Protocol):
@@ -56,36 +55,37 @@ def place_ensemble(
     quorums: Quorums,
     *,
     rng: Chance,
-    racks_min: int = 1,
+    least: Spread = ANYWHERE,
     avoid: Collection[BookieId] = (),
 ) -> tuple[BookieId, ...]:
-    """E distinct writable bookies, none of ``avoid``.
+    """E distinct writable bookies, none of ``avoid``; each write set spans ``least`` at least.
 
     The same ``rng`` state and the same bookies, in whatever order they come, give the same ensemble. Raises
     :class:`NotEnoughBookiesError` saying what is missing, and which bookies were left out for which reason.
     """
-    return place_among(sort_out(bookies, avoid), quorums, rng=rng, racks_min=racks_min)
+    return place_among(sort_out(bookies, avoid), quorums, rng=rng, least=least)
 
 
-def place_among(sorted_out: "SortedOut", quorums: Quorums, *, rng: Chance, racks_min: int = 1) -> tuple[BookieId, ...]:
+def place_among(
+    sorted_out: "SortedOut", quorums: Quorums, *, rng: Chance, least: Spread = ANYWHERE
+) -> tuple[BookieId, ...]:
     """As :func:`place_ensemble`, for callers that place many ledgers on the same bookies."""
     size = quorums.ensemble_size
-    if sorted_out.one_rack and racks_min <= 1 and len(sorted_out.usable) >= size:
-        # Nothing to search for where all are in one rack: first come, first taken.
-        usable = sorted_out.usable
-        return tuple([usable[at].bookie_id for at in _order(sorted_out, rng)[:size]])
+    if sorted_out.one_rack and least.racks <= 1 and len(sorted_out.usable) >= size:
+        first = _first_come(sorted_out, size, rng, hosts_min=least.hosts)
+        if first is not None:
+            return first
     candidates = _drawn(sorted_out, rng)
     if len(candidates.usable) < size:
         raise NotEnoughBookiesError(
             f"{size} writable bookies are needed, there are {len(candidates.usable)}{candidates.left_out()}; start "
             "more bookies or choose a smaller ensemble"
         )
-    placed = _fill(candidates, quorums, [None] * size, racks_min)
+    placed = _fill(candidates, quorums, [None] * size, least)
     if placed is None:
+        what = _what_is_missing(candidates, quorums, [None] * size, least)
         raise NotEnoughBookiesError(
-            f"the {quorums.write_quorum} copies of an entry must span {min(racks_min, quorums.write_quorum)} racks, "
-            f"and the writable bookies are {candidates.by_rack()}{candidates.left_out()}; start bookies in other racks "
-            "or ask for fewer racks"
+            f"{candidates.not_spread(what, quorums, least, 'writable bookies')} or ask for fewer {what}"
         )
     return tuple(placed[position] for position in range(size))
 
@@ -97,37 +97,40 @@ def place_replacements(
     positions: Collection[int],
     *,
     rng: Chance,
-    racks_min: int = 1,
+    least: Spread = ANYWHERE,
     avoid: Collection[BookieId] = (),
-    racks: Mapping[BookieId, str] | None = None,
+    locations: Mapping[BookieId, Location] = NO_LOCATIONS,
 ) -> dict[int, BookieId]:
     """New bookies for ``positions`` of ``ensemble``, by slot: for all of them, or for as many as can be had.
 
     A new bookie is writable, none of ``avoid`` and none of the ensemble (a bookie being replaced does not come back in
-    the same change), and every write set that it enters spans its racks. ``racks`` tells the racks of members that are
-    not registered any more; a member of unknown rack counts for none. Raises :class:`NotEnoughBookiesError`, saying
-    why, if no slot at all can be given another bookie.
+    the same change), and every write set that it enters spans its racks and hosts. ``locations`` tells where members
+    are that are not registered any more; a member of unknown location counts for none. Raises
+    :class:`NotEnoughBookiesError`, saying why, if no slot at all can be given another bookie.
     """
     known = list(bookies)
     candidates = _drawn(sort_out(known, avoid, members=ensemble), rng)
-    rack_of = {**(racks or {}), **{bookie.bookie_id: bookie.rack for bookie in known}}
-    fixed: list[str | None] = [rack_of.get(bookie_id, "") for bookie_id in ensemble]
+    where = {**locations, **{bookie.bookie_id: location_of(bookie) for bookie in known}}
+    fixed: list[Location | None] = [where.get(bookie_id, UNKNOWN) for bookie_id in ensemble]
     wanted = sorted(positions)
-    whole = _fill(candidates, quorums, [None if at in wanted else fixed[at] for at in range(len(fixed))], racks_min)
+    slots = [None if at in wanted else fixed[at] for at in range(len(fixed))]
+    whole = _fill(candidates, quorums, slots, least)
     if whole is not None:
         return whole
     # Some are better than none: the others stay as they are until a spare comes.
     placed: dict[int, BookieId] = {}
     for position in wanted:
-        one = _fill(candidates, quorums, [*fixed[:position], None, *fixed[position + 1 :]], racks_min)
+        slots = [*fixed[:position], None, *fixed[position + 1 :]]
+        one = _fill(candidates, quorums, slots, least)
         if one is not None:
             placed |= one
-            fixed[position] = rack_of[one[position]]
+            fixed[position] = where[one[position]]
             candidates = candidates.without(one[position])
     if not placed:
         names = _named(ensemble[position] for position in wanted)
+        what = _what_is_missing(candidates, quorums, slots, least)
         raise NotEnoughBookiesError(
-            f"no bookie is available to replace {names}: {candidates.why_none(racks_min, quorums)}"
+            f"no bookie is available to replace {names}: {candidates.why_none(what, quorums, least)}"
         )
     return placed
 
@@ -153,21 +156,48 @@ class _Candidates:
         ]
         return f" ({'; '.join(reasons)})" if reasons else ""
 
-    def by_rack(self) -> str:
-        """How many are in which rack, in words."""
-        counts = Counter(one.rack for one in self.usable).most_common()
-        listed = ", ".join(f"{count} in {rack}" for rack, count in counts[:_NAMES_MAX])
-        more = f" and others in {len(counts) - _NAMES_MAX} racks" if len(counts) > _NAMES_MAX else ""
+    def by(self, what: "_What") -> str:
+        """How many are in which rack, or on which host, in words."""
+        counts = Counter(_words(one, what) for one in self.usable).most_common()
+        listed = ", ".join(f"{count} {where}" for where, count in counts[:_NAMES_MAX])
+        more = f" and others {_IN[what]} {len(counts) - _NAMES_MAX} {what}" if len(counts) > _NAMES_MAX else ""
         return listed + more
 
-    def why_none(self, racks_min: int, quorums: Quorums) -> str:
+    def not_spread(self, what: "_What", quorums: Quorums, least: Spread, bookies: str) -> str:
+        """That the copies would span too few racks, or hosts, and what to do."""
+        number = min(least.racks if what == "racks" else least.hosts, quorums.write_quorum)
+        beside = min(least.racks, quorums.write_quorum)
+        also = f" in {beside} racks" if what == "hosts" and beside > 1 else ""
+        return (
+            f"the {quorums.write_quorum} copies of an entry must span {number} {what}{also}, "
+            f"and the {bookies} are {self.by(what)}{self.left_out()}; start bookies {_IN[what]} other {what}"
+        )
+
+    def why_none(self, what: "_What", quorums: Quorums, least: Spread) -> str:
         """Why no replacement could be found."""
         if not self.usable:
             return f"no other writable bookie is there{self.left_out()}; start more bookies"
-        return (
-            f"the {quorums.write_quorum} copies of an entry must span {min(racks_min, quorums.write_quorum)} racks, "
-            f"and the other writable bookies are {self.by_rack()}{self.left_out()}; start bookies in other racks"
-        )
+        return self.not_spread(what, quorums, least, "other writable bookies")
+
+
+_What = Literal["racks", "hosts"]
+
+_IN: dict[_What, str] = {"racks": "in", "hosts": "on"}
+
+
+def _words(bookie: BookieRegistration, what: _What) -> str:
+    location = location_of(bookie)
+    if what == "racks":
+        return f"in {location.rack}"
+    return "on a host of its own" if has_own_host(location) else f"on {location.host}"
+
+
+def _what_is_missing(
+    candidates: _Candidates, quorums: Quorums, slots: Sequence[Location | None], least: Spread
+) -> _What:
+    """Whether racks keep the slots from being filled, or hosts, although the racks could be had."""
+    racks_alone = _fill(candidates, quorums, slots, Spread(racks=least.racks))
+    return "racks" if racks_alone is None or least.hosts <= 1 else "hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +208,10 @@ class SortedOut:
     weights: tuple[float, ...]
     one_rack: bool
     """Whether all of them are in one rack."""
+    one_host: bool
+    """Whether all of them are on one host."""
+    hosts: tuple[str, ...]
+    """The host of each."""
     read_only: tuple[BookieId, ...]
     avoided: tuple[BookieId, ...]
 
@@ -190,13 +224,31 @@ def sort_out(
     others = [bookie for bookie in known if bookie.bookie_id not in members]
     writable = [bookie for bookie in others if bookie.state is BookieState.WRITABLE]
     usable = [bookie for bookie in writable if bookie.bookie_id not in avoid]
+    hosts = tuple([location_of(bookie).host for bookie in usable])
     return SortedOut(
         usable=tuple(usable),
         weights=tuple(_weights([bookie.free_bytes for bookie in usable])),
         one_rack=len({bookie.rack for bookie in usable}) == 1,
+        one_host=len(set(hosts)) == 1,
+        hosts=hosts,
         read_only=tuple(bookie.bookie_id for bookie in others if bookie.state is not BookieState.WRITABLE),
         avoided=tuple(bookie.bookie_id for bookie in writable if bookie.bookie_id in avoid),
     )
+
+
+def _first_come(sorted_out: SortedOut, size: int, rng: Chance, *, hosts_min: int) -> tuple[BookieId, ...] | None:
+    """The bookies drawn first, of each host one: inside of one rack there is nothing to search for then. All of them if
+    there is one host only. None if there are too few hosts."""
+    taken, hosts = list[BookieId](), set[str]()
+    may_share = sorted_out.one_host and hosts_min <= 1
+    for at in _order(sorted_out, rng):
+        host = sorted_out.hosts[at]
+        if may_share or host not in hosts:
+            hosts.add(host)
+            taken.append(sorted_out.usable[at].bookie_id)
+            if len(taken) == size:
+                return tuple(taken)
+    return None
 
 
 def _drawn(sorted_out: SortedOut, rng: Chance) -> _Candidates:
@@ -226,123 +278,20 @@ def _named(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMES_MAX]) + more
 
 
-# --- the search ---------------------------------------------------------------------------------------------------
-
-
 def _fill(
-    candidates: _Candidates, quorums: Quorums, racks: Sequence[str | None], racks_min: int
+    candidates: _Candidates, quorums: Quorums, slots: Sequence[Location | None], least: Spread
 ) -> dict[int, BookieId] | None:
-    """Bookies for the slots that are None in ``racks`` (the others hold their rack, "" if it is unknown), so that
-    their write sets span as many racks as can be, ``racks_min`` at least; None if that cannot be."""
-    supply = Counter(one.rack for one in candidates.usable)
-    holes = sum(rack is None for rack in racks)
-    if sum(supply.values()) < holes:
+    """Bookies for the slots that are None (the others hold the location of the member that stays), so that their write
+    sets span as much as can be, ``least`` at least; None if that cannot be."""
+    where = [location_of(one) for one in candidates.usable]
+    arranged = arrange(quorums, slots, where, least)
+    if arranged is None:
         return None
-    spread_max = min(quorums.write_quorum, len({*supply, *filter(None, racks)}))
-    for spread in range(spread_max, min(racks_min, quorums.write_quorum) - 1, -1):
-        if not _could_span(quorums, supply + Counter(filter(None, racks)), spread):
-            continue
-        arranged = _Search(quorums, racks, supply, spread, [one.rack for one in candidates.usable]).run()
-        if arranged is not None:
-            queues = {rack: [one.bookie_id for one in candidates.usable if one.rack == rack] for rack in supply}
-            return {
-                position: queues[rack].pop(0)
-                for position, (rack, before) in enumerate(zip(arranged, racks, strict=True))
-                if before is None
-            }
-    return None
-
-
-def _could_span(quorums: Quorums, supply: Counter[str], spread: int) -> bool:
-    """A necessary condition, cheap to check: whichever ``spread - 1`` racks one looks at, every write set needs a
-    bookie outside of them, and one bookie is in Qw write sets of E."""
-    outside = sum(supply.values()) - sum(count for _, count in supply.most_common(spread - 1))
-    return outside * quorums.write_quorum >= quorums.ensemble_size
-
-
-class _Search:
-    """One search for racks, slot by slot. ``order``: racks of the candidates, first come first."""
-
-    def __init__(
-        self,
-        quorums: Quorums,
-        racks: Sequence[str | None],
-        supply: Mapping[str, int],
-        spread: int,
-        order: Sequence[str],
-    ) -> None:
-        size = quorums.ensemble_size
-        self._racks = list(racks)
-        self._holes = [position for position, rack in enumerate(racks) if rack is None]
-        self._supply = dict(supply)
-        self._spread = spread
-        self._rank = {rack: at for at, rack in reversed(list(enumerate(order)))}
-        sets = {quorums.write_set(residue) for residue in range(size)}
-        if not quorums.striped:
-            sets = {tuple(range(size))}
-        self._sets_of = [[members for members in sets if position in members] for position in range(size)]
-        # How many write sets two slots share: what they have in common counts that often.
-        self._shared = [Counter(other for members in of for other in members) for of in self._sets_of]
-        self._steps = 0
-
-    def run(self) -> list[str] | None:
-        """A rack for every slot; None if none was found."""
-        for by_supply in (False, True):
-            self._steps = _STEPS_MAX
-            if self._place(0, by_supply=by_supply):
-                return [rack or "" for rack in self._racks]
-        return None
-
-    def _place(self, at: int, *, by_supply: bool) -> bool:
-        if at == len(self._holes):
-            return True
-        position = self._holes[at]
-        for rack in self._preferred(position, by_supply=by_supply):
-            self._steps -= 1
-            if self._steps < 0:
-                return False
-            self._racks[position] = rack
-            self._supply[rack] -= 1
-            if self._can_still_span(position) and self._place(at + 1, by_supply=by_supply):
-                return True
-            self._supply[rack] += 1
-            self._racks[position] = None
-        return False
-
-    def _can_still_span(self, position: int) -> bool:
-        for members in self._sets_of[position]:
-            racks = [self._racks[member] for member in members]
-            if len({rack for rack in racks if rack}) + racks.count(None) < self._spread:
-                return False
-        return True
-
-    def _preferred(self, position: int, *, by_supply: bool) -> list[str]:
-        """Racks that have a bookie left, the one that has least in common with the slot's neighbours first."""
-        neighbours = [
-            (rack.split("/"), times)
-            for other, times in self._shared[position].items()
-            if other != position and (rack := self._racks[other])
-        ]
-
-        def order(rack: str) -> tuple[tuple[int, ...], int, int]:
-            supply_first = -self._supply[rack] if by_supply else 0
-            return _in_common(rack.split("/"), neighbours), supply_first, self._rank[rack]
-
-        return sorted((rack for rack, left in self._supply.items() if left), key=order)
-
-
-def _in_common(path: Sequence[str], neighbours: Iterable[tuple[Sequence[str], int]]) -> tuple[int, ...]:
-    """How much of this rack's path the neighbours share: how many are in the very rack, how many share all but its last
-    step, and so on up to the first. Lower is farther apart."""
-    counts = [0] * len(path)
-    for other, times in neighbours:
-        shared = 0
-        for ours, theirs in zip(path, other, strict=False):
-            if ours != theirs:
-                break
-            shared += 1
-        if shared == len(path) < len(other):
-            shared -= 1  # a rack inside of this one is another rack
-        for steps in range(2, shared + 1):  # the empty text before the first slash is common to all
-            counts[len(path) - steps] += times
-    return tuple(counts)
+    queues: dict[Location, list[BookieId]] = {}
+    for one, location in zip(candidates.usable, where, strict=True):
+        queues.setdefault(location, []).append(one.bookie_id)
+    return {
+        position: queues[location].pop(0)
+        for position, (location, before) in enumerate(zip(arranged, slots, strict=True))
+        if before is None
+    }

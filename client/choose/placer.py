@@ -1,9 +1,11 @@
-"""Placement's shell: asks the metadata for the registered bookies, remembers the racks of bookies that have gone, and
+"""Placement's shell: asks the metadata for the registered bookies, remembers where bookies were that have gone, and
 lets :mod:`octavo.client.choose.placement` choose.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from octavo.client.choose.arrangement import ANYWHERE, Spread
+from octavo.client.choose.locations import Locations
 from octavo.client.choose.placement import Chance, SortedOut, place_among, place_ensemble, place_replacements, sort_out
 from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.store.store import MetadataStore
@@ -19,8 +21,9 @@ class Placer:
     any (rule M2), and a question to the store per ledger would cost as much as creating it. Only when it does not
     do, and for replacements, the store is asked.
 
-    ``quarantined`` returns the bookies that failed lately. They are chosen only for a new ledger that cannot be made
-    without them: one of them may be back, and until it is the others make the ack quorum.
+    ``least``: what each write set must span. ``quarantined`` returns the bookies that failed lately. They are chosen
+    only for a new ledger that cannot be made without them: one of them may be back, and until it is the others make the
+    ack quorum.
     """
 
     def __init__(
@@ -28,20 +31,20 @@ class Placer:
         store: MetadataStore,
         *,
         rng: Chance,
-        racks_min: int,
+        least: Spread = ANYWHERE,
         quarantined: Callable[[], Collection[BookieId]] = frozenset,
         watched: Callable[[], Mapping[BookieId, BookieRegistration] | None] = lambda: None,
     ) -> None:
         self._store = store
         self._rng = rng
-        self._racks_min = racks_min
+        self._least = least
         self._quarantined = quarantined
         self._watched = watched
         self._heard: Mapping[BookieId, BookieRegistration] | None = None
         self._avoided: Collection[BookieId] = ()
-        self._sorted_out = SortedOut((), (), one_rack=False, read_only=(), avoided=())
+        self._sorted_out = sort_out((), ())
         """The bookies to choose from: those heard of, without those to be avoided."""
-        self._racks: dict[BookieId, str] = {}
+        self._locations = Locations()
 
     async def new_ensemble(self, quorums: Quorums) -> tuple[BookieId, ...]:
         """An ensemble for a new ledger. Raises :class:`NotEnoughBookiesError` with the reason,
@@ -50,16 +53,16 @@ class Placer:
         watched = self._watched()
         if watched is not None:
             try:
-                return place_among(self._sort_out(watched, avoid), quorums, rng=self._rng, racks_min=self._racks_min)
+                return place_among(self._sort_out(watched, avoid), quorums, rng=self._rng, least=self._least)
             except NotEnoughBookiesError:
                 pass  # the watch may be late
         bookies = await self._registered()
         try:
-            return place_ensemble(bookies, quorums, rng=self._rng, racks_min=self._racks_min, avoid=avoid)
+            return place_ensemble(bookies, quorums, rng=self._rng, least=self._least, avoid=avoid)
         except NotEnoughBookiesError:
             if not avoid:
                 raise
-        return place_ensemble(bookies, quorums, rng=self._rng, racks_min=self._racks_min)
+        return place_ensemble(bookies, quorums, rng=self._rng, least=self._least)
 
     async def replacements(
         self,
@@ -82,22 +85,19 @@ class Placer:
             ensemble,
             positions,
             rng=self._rng,
-            racks_min=self._racks_min,
+            least=self._least,
             avoid=frozenset(avoid) | frozenset(self._quarantined()),
-            racks=self._racks,
+            locations=self._locations.known,
         )
 
     async def _registered(self) -> list[BookieRegistration]:
         bookies = list((await self._store.list_bookies()).values())
-        self._note_racks(bookies)
+        self._locations.note(bookies)
         return bookies
 
     def _sort_out(self, watched: Mapping[BookieId, BookieRegistration], avoid: frozenset[BookieId]) -> SortedOut:
         if watched is not self._heard or avoid != self._avoided:
             self._heard, self._avoided = watched, avoid
             self._sorted_out = sort_out(watched.values(), avoid)
-            self._note_racks(watched.values())
+            self._locations.note(watched.values())
         return self._sorted_out
-
-    def _note_racks(self, bookies: Iterable[BookieRegistration]) -> None:
-        self._racks.update((bookie.bookie_id, bookie.rack) for bookie in bookies)

@@ -40,10 +40,16 @@ def boot_clock_of(loop: asyncio.AbstractEventLoop, rng: random.Random) -> BootCl
     return lambda: BootTime(name, int(loop.time() * 1000))
 
 
+def boot_id_of_kernel() -> str | None:
+    """The id of this start of the kernel: the same for all processes of a host, whatever containers they are in, and
+    another one on every other host. None where it cannot be read."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip() or None
+    except OSError:
+        return None
+
+
 @cache
 def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        # What this process sees cannot be compared with what any other one sees.
-        return f"{os.getpid()}-{secrets.token_hex(8)}"
+    # Without one, what this process sees cannot be compared with what any other one sees.
+    return boot_id_of_kernel() or f"{os.getpid()}-{secrets.token_hex(8)}"

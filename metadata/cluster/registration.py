@@ -24,6 +24,8 @@ because only then can a loss be accepted without it (rule O4)."""
 
 _RACK = re.compile(r"(/[A-Za-z0-9._-]{1,64}){1,8}")
 
+_HOST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+
 
 class BookieState(enum.Enum):
     """Which requests a bookie currently accepts.
@@ -51,6 +53,9 @@ class BookieRegistration:
     """Identifies one run of the bookie's process; the bookie sends the same id in its hello."""
     rack: str = RACK_UNNAMED
     """Location of the bookie, widest part first: ``/dc1/rack2``. Bookies of one rack may fail together."""
+    host_id: str | None = None
+    """Names the host on which the bookie runs: bookies of one host fail together. None: not known, as of a bookie of a
+    version that registers none; such a bookie counts as a host of its own."""
     free_bytes: int | None = None
     """Free space on its disks as of some minutes ago, a weight for the placement of new ledgers. None: not known."""
     tls: str = "off"
@@ -62,6 +67,8 @@ class BookieRegistration:
     def __post_init__(self) -> None:
         _check_identity(self.bookie_id, self.address)
         check_rack(self.rack)
+        if self.host_id is not None:
+            check_host_id(self.host_id)
         if self.free_bytes is not None and self.free_bytes < 0:
             raise InvalidArgumentError(f"bookie {self.bookie_id}: free space cannot be negative")
         if self.state is BookieState.UNAVAILABLE:
@@ -146,6 +153,16 @@ def check_rack(rack: str) -> str:
     return rack
 
 
+def check_host_id(host_id: str) -> str:
+    """The given id of a host, if it is valid. Raises :class:`InvalidArgumentError`."""
+    if not _HOST_ID.fullmatch(host_id):
+        raise InvalidArgumentError(
+            f"{host_id!r} is not a valid id of a host: it must have 1 to 64 letters, digits and ._:-, and begin with a "
+            "letter or digit"
+        )
+    return host_id
+
+
 def encode_registration(registration: BookieRegistration) -> bytes:
     """The stored form (:mod:`octavo.metadata.encoding`)."""
     return encode_object(
@@ -157,6 +174,7 @@ def encode_registration(registration: BookieRegistration) -> bytes:
             "version": registration.version,
             "boot_id": registration.boot_id,
             "rack": registration.rack,
+            **({} if registration.host_id is None else {"host_id": registration.host_id}),
             **({} if registration.free_bytes is None else {"free_bytes": registration.free_bytes}),
             **({} if registration.tls == "off" else {"tls": registration.tls}),
         },
@@ -175,6 +193,7 @@ def decode_registration(bookie_id: BookieId, value: bytes) -> BookieRegistration
             version=reader.get("version", str),
             boot_id=reader.get("boot_id", str),
             rack=reader.added_later("rack", str, RACK_UNNAMED),
+            host_id=reader.added_later("host_id", str, None),
             free_bytes=reader.added_later("free_bytes", int, None),
             tls=reader.added_later("tls", str, "off"),
             unknown_fields=reader.unknown_fields() or NO_FIELDS,

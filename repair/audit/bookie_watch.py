@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from octavo.client.choose.locations import Locations
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.clocks.boot_time import BootClock, boot_clock_of
 from octavo.metadata.clocks.proven_time import SKEW_MS, Moment, ProvenTime
@@ -73,8 +74,8 @@ class BookieWatch:
         """By how much the clock of this host was ahead of the metadata store's when they were compared."""
         self.states = RepairStates()
         self.registrations: Mapping[BookieId, BookieRegistration] = {}
-        self.racks: dict[BookieId, str] = {}
-        """Racks of all bookies seen so far, gone ones included."""
+        self.locations = Locations()
+        """Racks and hosts of all bookies seen so far, gone ones included."""
 
     async def observe(self) -> Seen:
         """Look at the bookies and write what has changed. Raises :class:`MetadataUnavailableError`."""
@@ -84,7 +85,7 @@ class BookieWatch:
             self.registrations = registered = await self._store.list_bookies()
             stored = await self._store.read_document(DOCUMENT)
             before = decode_states(None if stored is None else stored.value)
-            self.racks.update((name, one.rack) for name, one in registered.items())
+            self.locations.note(registered.values())
             in_doubt, silent = await self._ask_doubt(before)
             observed = Observed(frozenset(registered), frozenset(known | registered.keys()), in_doubt, silent)
             now_ms = int(self._bookie.wall_clock() * 1000)

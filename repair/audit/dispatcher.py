@@ -292,7 +292,7 @@ class Dispatcher:
         async for part in self._rounds.parts.naming(metadata, self._watch.states.leaving):
             result = plan_ledger(
                 part, self._watch.states, self._watch.registrations,
-                full=full, racks=self._watch.racks, rng=self._rng,
+                full=full, locations=self._watch.locations.known, rng=self._rng,
             )  # fmt: skip
             if isinstance(result, Planned):
                 return result

@@ -6,8 +6,9 @@ Theory of operation
 :func:`plan_ledger` looks at one ledger and gives at most one job: a *target* takes the place of one leaving bookie in
 every settled range in which it can. A ledger with two leaving bookies gets the second job when the first is done, so
 that repair makes one change of a ledger's metadata at a time. Lost and retired bookies come before draining ones, which
-still serve (rule A5). The target is chosen as a writer chooses a spare: another rack where possible, more free space
-preferred; never a member of the ensemble, and never a bookie with a condition of its own (in doubt, held, missing).
+still serve (rule A5). The target is chosen as a writer chooses a spare: another rack and another host where possible,
+more free space preferred; never a member of the ensemble, and never a bookie with a condition of its own (in doubt,
+held, missing).
 
 What cannot be planned has a class and a reason (rule A10):
 
@@ -27,6 +28,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from octavo.client.choose.locations import Location
 from octavo.client.choose.placement import Chance, place_replacements
 from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.cluster.repair_states import Condition, RepairStates
@@ -103,13 +105,13 @@ def plan_ledger(
     registrations: Mapping[BookieId, BookieRegistration],
     *,
     full: Collection[BookieId],
-    racks: Mapping[BookieId, str],
+    locations: Mapping[BookieId, Location],
     rng: Chance,
 ) -> Planned | Blocked | None:
     """The next step for the leaving bookies that a ledger names; None: nothing.
 
-    ``full``: targets whose plans have no room. ``racks``: the racks of bookies that are not registered, as far as they
-    are known. Raises :class:`TargetsFullError` when only full targets could do it.
+    ``full``: targets whose plans have no room. ``locations``: where bookies are that are not registered, as far as
+    that is known. Raises :class:`TargetsFullError` when only full targets could do it.
     """
     blocked: Blocked | None = None
     for old in _leaving_members(metadata, states):
@@ -118,13 +120,15 @@ def plan_ledger(
             blocked = blocked or _open(metadata, old)
             continue
         avoid = frozenset(states.bookies) | frozenset(full)
-        target = _target(metadata, ranges, old, registrations, avoid=avoid, racks=racks, rng=rng)
+        target = _target(metadata, ranges, old, registrations, avoid=avoid, locations=locations, rng=rng)
         if target is not None:
             why = Why.DRAINING if states.condition_of(old) is Condition.DRAINING else Why.LOST
             return Planned(target, Job(metadata.ledger_id, old, why))
         if (
             full
-            and _target(metadata, ranges, old, registrations, avoid=frozenset(states.bookies), racks=racks, rng=rng)
+            and _target(
+                metadata, ranges, old, registrations, avoid=frozenset(states.bookies), locations=locations, rng=rng
+            )
             is not None
         ):
             raise TargetsFullError
@@ -168,7 +172,7 @@ def _target(
     registrations: Mapping[BookieId, BookieRegistration],
     *,
     avoid: frozenset[BookieId],
-    racks: Mapping[BookieId, str],
+    locations: Mapping[BookieId, Location],
     rng: Chance,
 ) -> BookieId | None:
     """A bookie that can take the place in all ranges, or else in the one with the most entries."""
@@ -179,7 +183,7 @@ def _target(
         try:
             return place_replacements(
                 registrations.values(), metadata.quorums_at(largest.first), largest.bookies, [position],
-                rng=rng, avoid=avoid | members, racks=racks,
+                rng=rng, avoid=avoid | members, locations=locations,
             )[position]  # fmt: skip
         except NotEnoughBookiesError:
             continue

@@ -58,9 +58,7 @@ class BlockedRecovery:
         self._ledger_id = ledger_id
         self._secrets = derive_secrets(password, ledger_id)
         self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=rng)
-        placer = Placer(
-            store, rng=rng, racks_min=1, quarantined=self._pool.quarantined, watched=self._pool.registrations
-        )
+        placer = Placer(store, rng=rng, quarantined=self._pool.quarantined, watched=self._pool.registrations)
         self._ender = Ender(
             store=store, pool=self._pool, placer=placer, options=options, rng=rng,
             wall_clock=lambda: datetime.now(UTC), client_name=_NAME,

@@ -43,6 +43,8 @@ def test_everything_but_the_data_directory_has_a_default() -> None:
         ({"data_dir": "d", "admin_listen": "a..b:1"}, {}, "", "--admin-listen must name a host"),
         ({"data_dir": "d", "host": "h" * 64}, {}, "", "--host must name a host.*1 to 63 characters"),
         ({"data_dir": "d", "rack": "dc1/rack2"}, {}, "", "--rack must be a path of 1 to 8 steps like /dc1/rack2"),
+        ({"data_dir": "d", "host_id": "a/b"}, {}, "", "--host-id must be auto, or 1 to 64 letters, digits and ._:-"),
+        ({"data_dir": "d"}, {"OCTAVO_BOOKIE_HOST_ID": ""}, "", "OCTAVO_BOOKIE_HOST_ID must be auto"),
         ({"data_dir": "d"}, {"OCTAVO_BOOKIE_RACK": "/"}, "", "OCTAVO_BOOKIE_RACK must be a path"),
         ({"data_dir": "d", "bogus": 1}, {}, "", "'bogus' is not a setting"),
         ({"data_dir": ""}, {}, "", "--data-dir must be a path"),

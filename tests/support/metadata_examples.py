@@ -245,7 +245,7 @@ AGES: Final = LogAges(
 
 REGISTRATION: Final = BookieRegistration(
     bookie_id=B1, address="host1:3181", state=BookieState.WRITABLE, version="0.1.0", boot_id=PAGE_TOKEN, rack="/dc1/r7",
-    free_bytes=10**12, tls="required",
+    host_id="boot-5d3a8f0e1b2c4d5e", free_bytes=10**12, tls="required",
 )  # fmt: skip
 
 COOKIE: Final = Cookie(bookie_id=B1, generation=7, address="host1:3181", body=b"c0ffee", lineage=OTHER_TOKEN)

@@ -31,7 +31,8 @@ function times(row, name) {
 
 export function bookiesPage(state) {
   const rows = state.bookies.map((row) => [
-    [row.bookie_id, small(row.address), row.rack === null ? null : small(`rack ${row.rack}`)],
+    [row.bookie_id, small(row.address), row.rack === null ? null : small(`rack ${row.rack}`),
+      row.host_id === null ? null : small(`host ${row.host_id}`)],
     [stateOf(row.state), row.condition === "ordinary" ? null : h("div", {}, stateOf(row.condition)),
       row.state !== "unavailable" && !row.answers
         ? h("div", { class: "bad" }, "gives no details", small(row.no_details_because)) : null,

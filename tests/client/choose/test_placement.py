@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
+from octavo.client.choose.arrangement import Spread
+from octavo.client.choose.locations import Location
 from octavo.client.choose.placement import WEIGHT_RATIO_MAX, place_ensemble, place_replacements
 from octavo.metadata import BookieRegistration, BookieState
 from octavo.protocol.errors import NotEnoughBookiesError
@@ -172,7 +174,7 @@ def test_an_arrangement_is_found_whenever_there_is_one() -> None:
                 checked += 1
                 found += expected
                 try:
-                    ensemble = place_ensemble(bookies, quorums, rng=random.Random(checked), racks_min=spread)
+                    ensemble = place_ensemble(bookies, quorums, rng=random.Random(checked), least=Spread(racks=spread))
                 except NotEnoughBookiesError:
                     assert not expected, (sizes, quorums, spread)
                 else:
@@ -183,10 +185,10 @@ def test_an_arrangement_is_found_whenever_there_is_one() -> None:
 def test_large_ensembles_are_arranged_in_time() -> None:
     bookies = in_racks("a9 b9 c9 d9 e9 f9 g9")
     quorums = Quorums(63, 7, 3)
-    ensemble = place_ensemble(bookies, quorums, rng=random.Random(1), racks_min=7)
+    ensemble = place_ensemble(bookies, quorums, rng=random.Random(1), least=Spread(racks=7))
     assert all(len(racks) == 7 for racks in rack_sets(ensemble, bookies, quorums))
     tight = in_racks("a9 b1 c1 d1 e1 f1 g1 h1 i1 j1")
-    assert len(place_ensemble(tight, Quorums(18, 2, 1), rng=random.Random(1), racks_min=2)) == 18
+    assert len(place_ensemble(tight, Quorums(18, 2, 1), rng=random.Random(1), least=Spread(racks=2))) == 18
 
 
 def test_racks_of_different_data_centres_are_farther_apart() -> None:
@@ -199,23 +201,23 @@ def test_racks_of_different_data_centres_are_farther_apart() -> None:
 def test_a_rack_inside_of_a_rack_is_another_one() -> None:
     bookies = [bookie("outer0", "/a"), bookie("outer1", "/a"), bookie("inner", "/a/b")]
     for seed in range(20):
-        assert "inner" in place_ensemble(bookies, Quorums(2, 2, 2), rng=random.Random(seed), racks_min=2)
+        assert "inner" in place_ensemble(bookies, Quorums(2, 2, 2), rng=random.Random(seed), least=Spread(racks=2))
 
 
 def test_racks_that_cannot_be_had_are_explained() -> None:
     bookies = [*in_racks("a4 b1"), bookie("full", "/c", state=BookieState.READ_ONLY)]
     with pytest.raises(NotEnoughBookiesError) as caught:
-        place_ensemble(bookies, THREE_OF_THREE, rng=random.Random(0), racks_min=3)
+        place_ensemble(bookies, THREE_OF_THREE, rng=random.Random(0), least=Spread(racks=3))
     assert caught.value.message == (
         "the 3 copies of an entry must span 3 racks, and the writable bookies are 4 in /a, 1 in /b (read-only: full); "
         "start bookies in other racks or ask for fewer racks"
     )
-    assert len(place_ensemble(bookies, Quorums(3, 2, 2), rng=random.Random(0), racks_min=1)) == 3
+    assert len(place_ensemble(bookies, Quorums(3, 2, 2), rng=random.Random(0), least=Spread(racks=1))) == 3
 
 
 def test_no_more_racks_are_asked_for_than_there_are_copies() -> None:
-    assert len(place_ensemble(in_racks("a1 b1"), Quorums(2, 1, 1), rng=random.Random(0), racks_min=3)) == 2
-    assert len(place_ensemble(in_racks("a1 b1"), Quorums(2, 2, 1), rng=random.Random(0), racks_min=3)) == 2
+    assert len(place_ensemble(in_racks("a1 b1"), Quorums(2, 1, 1), rng=random.Random(0), least=Spread(racks=3))) == 2
+    assert len(place_ensemble(in_racks("a1 b1"), Quorums(2, 2, 1), rng=random.Random(0), least=Spread(racks=3))) == 2
 
 
 # --- replacements ---------------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ def test_replacements_keep_the_write_sets_spread(  # noqa: PLR0917 - a table's c
     members = ids(*ensemble.split())
     seen = [
         place_replacements(
-            in_racks(racks), Quorums(*sizes), members, positions, rng=random.Random(seed), racks_min=racks_min
+            in_racks(racks), Quorums(*sizes), members, positions, rng=random.Random(seed), least=Spread(racks=racks_min)
         )
         for seed in range(40)
     ]
@@ -258,7 +260,7 @@ def test_replacements_keep_the_write_sets_spread(  # noqa: PLR0917 - a table's c
 def test_replacement_that_would_narrow_the_write_set_below_the_minimum_is_refused_with_the_reason() -> None:
     with pytest.raises(NotEnoughBookiesError) as caught:
         place_replacements(
-            in_racks("a4 b1"), THREE_OF_THREE, ids("a0", "a1", "b0"), {2}, rng=random.Random(0), racks_min=2
+            in_racks("a4 b1"), THREE_OF_THREE, ids("a0", "a1", "b0"), {2}, rng=random.Random(0), least=Spread(racks=2)
         )
     assert caught.value.message == (
         "no bookie is available to replace b0: the 3 copies of an entry must span 2 racks, and the other writable "
@@ -286,16 +288,21 @@ def test_members_that_are_gone_keep_the_rack_they_were_last_seen_in() -> None:
     bookies = in_racks("a1 b1 c1 d1")
     for seed in range(20):
         placed = place_replacements(
-            bookies, quorums, ensemble, {0}, rng=random.Random(seed), racks={BookieId("gone"): "/c"}
+            bookies,
+            quorums,
+            ensemble,
+            {0},
+            rng=random.Random(seed),
+            locations={BookieId("gone"): Location("/c", "~gone")},
         )
         assert placed == {0: "d0"}
     with pytest.raises(NotEnoughBookiesError, match="must span 3 racks"):
-        place_replacements(bookies, quorums, ensemble, {0}, rng=random.Random(0), racks_min=3)
+        place_replacements(bookies, quorums, ensemble, {0}, rng=random.Random(0), least=Spread(racks=3))
 
 
 def test_of_several_failures_those_are_replaced_that_the_racks_allow() -> None:
     """No bookie of another rack is left for b0; a0 need not wait for that."""
     placed = place_replacements(
-        in_racks("a2 b1"), Quorums(2, 2, 1), ids("a0", "b0"), {0, 1}, rng=random.Random(0), racks_min=2
+        in_racks("a2 b1"), Quorums(2, 2, 1), ids("a0", "b0"), {0, 1}, rng=random.Random(0), least=Spread(racks=2)
     )
     assert placed == {0: "a1"}

@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
+from octavo.client.choose.arrangement import Spread
 from octavo.client.choose.placer import Placer
 from octavo.metadata import BookieLease, BookieRegistration, BookieState, MetadataStore, open_metadata_store
 from octavo.protocol.errors import NotEnoughBookiesError
@@ -21,8 +22,9 @@ class World:
         self.leases: dict[str, BookieLease] = {}
         self.quarantined: set[BookieId] = set()
 
-    def placer(self, racks_min: int = 1) -> Placer:
-        return Placer(self.store, rng=random.Random(1), racks_min=racks_min, quarantined=lambda: self.quarantined)
+    def placer(self, racks_min: int = 1, hosts_min: int = 1) -> Placer:
+        least = Spread(racks_min, hosts_min)
+        return Placer(self.store, rng=random.Random(1), least=least, quarantined=lambda: self.quarantined)
 
     async def register(self, name: str, rack: str, state: BookieState = BookieState.WRITABLE) -> None:
         self.leases[name] = await self.store.register_bookie(

@@ -74,7 +74,7 @@ async def recover(
     checked = ClientOptions.from_keywords(QUICK | HASTY | options)
     pool = ConnectionPool(cluster.store, cluster_id=cluster.cluster_id, options=checked, rng=random.Random(0))
     cluster.pools.append(pool)
-    placer = Placer(cluster.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined)
+    placer = Placer(cluster.store, rng=random.Random(0), quarantined=pool.quarantined)
     used = cast(MetadataStore, store or cluster.store)
     recoverer = Recoverer(
         store=used, pool=pool, placer=placer, options=checked, rng=random.Random(),

@@ -73,7 +73,7 @@ async def recover(
     recoverer = Recoverer(
         store=cluster.store,
         pool=pool,
-        placer=Placer(cluster.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined),
+        placer=Placer(cluster.store, rng=random.Random(0), quarantined=pool.quarantined),
         options=checked,
         rng=random.Random(0),
     )

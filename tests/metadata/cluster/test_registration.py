@@ -74,6 +74,23 @@ def test_what_is_no_rack_is_refused(rack: str) -> None:
         replace(REGISTRATION, rack=rack)
 
 
+@pytest.mark.parametrize("host_id", ["h", "boot-5d3a8f0e1b2c4d5e", "node-7.example.org", "x" * 64, "A_b:1"])
+def test_host_is_a_name(host_id: str) -> None:
+    registration = replace(REGISTRATION, host_id=host_id)
+    assert decode_registration(B1, encode_registration(registration)) == registration
+
+
+@pytest.mark.parametrize("host_id", ["", "~b1", "-h", "a b", "a/b", "x" * 65, "ä", "h\n"])
+def test_what_is_no_host_is_refused(host_id: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="is not a valid id of a host"):
+        replace(REGISTRATION, host_id=host_id)
+
+
+def test_registration_without_a_host_is_stored_as_versions_without_hosts_store_it() -> None:
+    assert b"host_id" not in encode_registration(REGISTRATION)
+    assert decode_registration(B1, encode_registration(REGISTRATION)).host_id is None
+
+
 def test_free_space_is_not_negative() -> None:
     with pytest.raises(InvalidArgumentError, match="free space"):
         replace(REGISTRATION, free_bytes=-1)

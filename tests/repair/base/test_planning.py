@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from octavo.client.choose.locations import Location
 from octavo.metadata import BookieRegistration, BookieState
 from octavo.metadata.cluster.repair_states import BookieCondition, Condition, RepairStates
 from octavo.metadata.stream.any_metadata import EitherMetadata
@@ -30,13 +31,13 @@ def states(**of: Condition) -> RepairStates:
 
 
 def registered(
-    names: str, *, read_only: str = "", racks: dict[str, str] | None = None
+    names: str, *, read_only: str = "", racks: dict[str, str] | None = None, hosts: dict[str, str] | None = None
 ) -> dict[BookieId, BookieRegistration]:
     return {
         BookieId(name): BookieRegistration(
             bookie_id=BookieId(name), address=f"{name}:1", version="0", boot_id="1",
             state=BookieState.READ_ONLY if name in read_only else BookieState.WRITABLE,
-            rack=(racks or {}).get(name, "/unnamed"),
+            rack=(racks or {}).get(name, "/unnamed"), host_id=(hosts or {}).get(name),
         )
         for name in names
     }  # fmt: skip
@@ -44,9 +45,11 @@ def registered(
 
 def plan(
     metadata: EitherMetadata, of: RepairStates, there: dict[BookieId, BookieRegistration], *, full: str = "",
-    racks: dict[BookieId, str] | None = None,
+    locations: dict[BookieId, Location] | None = None,
 ) -> Planned | Blocked | None:  # fmt: skip
-    return plan_ledger(metadata, of, there, full=set(map(BookieId, full)), racks=racks or {}, rng=random.Random(1))
+    return plan_ledger(
+        metadata, of, there, full=set(map(BookieId, full)), locations=locations or {}, rng=random.Random(1)
+    )
 
 
 def test_a_bookie_that_is_no_member_takes_the_place_of_a_lost_one() -> None:
@@ -110,10 +113,22 @@ def test_a_ledger_without_leaving_members_needs_nothing() -> None:
     assert plan(CLOSED, states(e=Condition.LOST, a=Condition.MISSING, b=Condition.DOUBTFUL), registered("abcd")) is None
 
 
+def test_host_without_a_copy_is_preferred_also_where_the_member_on_it_is_away() -> None:
+    """c keeps a copy on host x, and b, which is not registered, one on host y, where it was seen last."""
+    closed = replace(OPEN, fragments=OPEN.fragments[:1]).closed(EntryId(9), 100)
+    there = registered("cdef", hosts={"c": "x", "d": "x", "e": "y", "f": "z"})
+    b_seen = {BookieId("b"): Location("/unnamed", "y")}
+    for lost_host in "xyz":
+        where = b_seen | {BookieId("a"): Location("/unnamed", lost_host)}
+        result = plan(closed, states(a=Condition.LOST), there, locations=where)
+        assert isinstance(result, Planned)
+        assert result.target == "f"
+
+
 def test_another_rack_is_preferred() -> None:
     closed = replace(OPEN, fragments=OPEN.fragments[:1]).closed(EntryId(9), 100)
     there = registered("bcde", racks={"b": "/1", "c": "/2", "d": "/2", "e": "/3"})
-    result = plan(closed, states(a=Condition.LOST), there, racks={BookieId("a"): "/1"})
+    result = plan(closed, states(a=Condition.LOST), there, locations={BookieId("a"): Location("/1", "~a")})
     assert isinstance(result, Planned)
     assert result.target == "e"
 

@@ -55,7 +55,7 @@ class StreamCluster:
         seed = random.Random(name)
         pool = ConnectionPool(store, cluster_id=self.fake.cluster_id, options=checked, rng=seed)
         self.fake.pools.append(pool)
-        placer = Placer(store, rng=seed, racks_min=1, quarantined=pool.quarantined)
+        placer = Placer(store, rng=seed, quarantined=pool.quarantined)
         ender = Ender(
             store=store, pool=pool, placer=placer, options=checked, rng=seed, wall_clock=lambda: NOW, client_name=name
         )

@@ -88,7 +88,7 @@ class FakeCluster:
             writer_token="test",
         )
         version = await self.store.create_ledger(metadata)
-        placer = Placer(self.store, rng=random.Random(0), racks_min=1, quarantined=pool.quarantined)
+        placer = Placer(self.store, rng=random.Random(0), quarantined=pool.quarantined)
         writer = write_ledger(
             Versioned(metadata, version),
             secrets,
