@@ -4,8 +4,8 @@ A bookie says where it is while it is registered (:mod:`octavo.metadata.cluster.
 remembers it of bookies that have gone, because a write set may still name them.
 
 The id of a host that bookies find by themselves is that of the start of its kernel, so it changes when the host
-restarts. The bookies of the host that come back show the new id; of those that do not come back it is concluded: they
-move along with the bookies that were on their host, unless one of these is still there.
+restarts. The bookies of the host that come back register the new id. A bookie that does not come back is taken to be on
+the host with the new id, too, unless a bookie is still registered with the old one (rule M6).
 """
 
 from collections.abc import Iterable, Mapping

@@ -135,6 +135,42 @@ def place_replacements(
     return placed
 
 
+def keep_spread(
+    quorums: Quorums,
+    ensemble: Sequence[BookieId],
+    replacements: Mapping[int, BookieId],
+    locations: Mapping[BookieId, Location],
+    least: Spread,
+) -> dict[int, BookieId]:
+    """Those of ``replacements`` that can be made while the other members of ``ensemble`` stay.
+
+    Replacements are placed together, and then not all of them are made: one cannot be reached, or a member is back. A
+    write set that one of them enters must span ``least`` even so: the bookie that takes one slot may be on the host
+    of the member that was to leave another slot.
+    """
+
+    def spans(made: Mapping[int, BookieId]) -> bool:
+        members = [locations.get(made.get(at, name), UNKNOWN) for at, name in enumerate(ensemble)]
+        for residue in range(quorums.ensemble_size):
+            positions = quorums.write_set(residue)
+            if made.keys().isdisjoint(positions):
+                continue
+            racks = {members[at].rack for at in positions} - {UNKNOWN.rack}
+            hosts = {members[at].host for at in positions} - {UNKNOWN.host}
+            enough = quorums.write_quorum
+            if len(racks) < min(least.racks, enough) or len(hosts) < min(least.hosts, enough):
+                return False
+        return True
+
+    if least == ANYWHERE or spans(replacements):
+        return dict(replacements)
+    made: dict[int, BookieId] = {}
+    for position, name in sorted(replacements.items()):
+        if spans({**made, position: name}):
+            made[position] = name
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class _Candidates:
     """The bookies that can be taken, in random order, and why the others cannot."""

@@ -6,7 +6,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from octavo.client.choose.arrangement import ANYWHERE, Spread
 from octavo.client.choose.locations import Locations
-from octavo.client.choose.placement import Chance, SortedOut, place_among, place_ensemble, place_replacements, sort_out
+from octavo.client.choose.placement import (
+    Chance,
+    SortedOut,
+    keep_spread,
+    place_among,
+    place_ensemble,
+    place_replacements,
+    sort_out,
+)
 from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import NotEnoughBookiesError
@@ -89,6 +97,12 @@ class Placer:
             avoid=frozenset(avoid) | frozenset(self._quarantined()),
             locations=self._locations.known,
         )
+
+    def keep_spread(
+        self, quorums: Quorums, ensemble: Sequence[BookieId], replacements: Mapping[int, BookieId]
+    ) -> dict[int, BookieId]:
+        """Those of the :meth:`replacements` that can be made while the other members stay (rule M6)."""
+        return keep_spread(quorums, ensemble, replacements, self._locations.known, self._least)
 
     async def _registered(self) -> list[BookieRegistration]:
         bookies = list((await self._store.list_bookies()).values())

@@ -81,7 +81,21 @@ class Ensembles:
                     raise NotEnoughBookiesError(error.message + about_terms(too_old)) from error
                 break
             tried |= set(wanted.values())
-        return tuple(reached.get(at, one) for at, one in enumerate(bookies))
+        return self._with(quorums, bookies, reached)
+
+    def _with(
+        self, quorums: Quorums, bookies: tuple[BookieId, ...], reached: Mapping[int, BookieId]
+    ) -> tuple[BookieId, ...]:
+        """These bookies, with those that have been reached instead of others, as far as the write sets keep their
+        spread (rule M6). Raises :class:`NotEnoughBookiesError`."""
+        others = {at: one for at, one in reached.items() if one != bookies[at]}
+        kept = self._placer.keep_spread(quorums, bookies, others)
+        if len(kept) < len(others) and not _are_enough(quorums, reached.keys() - (others.keys() - kept.keys())):
+            raise NotEnoughBookiesError(
+                f"the bookies that can be reached ({', '.join(sorted(reached.values()))}) are on too few hosts, or in "
+                "too few racks, for the copies of an entry to span as many as this client asks for; start the others"
+            )
+        return tuple(kept.get(at, one) for at, one in enumerate(bookies))
 
     async def _reach(
         self,

@@ -212,6 +212,14 @@ class EnsembleChanges:
             if self._is_waited_for(position) and self._due_at(position) <= now
         )
 
+    def still_due(self, spares: Mapping[int, BookieId], now: float) -> dict[int, BookieId]:
+        """Those of the spare bookies whose slots are to be given to them even now."""
+        return {
+            position: bookie_id
+            for position, bookie_id in spares.items()
+            if position in self.troubled_since and self._due_at(position) <= now
+        }
+
     def on_spares(self, spares: Mapping[int, BookieId], now: float) -> Commit | None:
         """Spare bookies, none of them in the ensemble, for the slots of :class:`FindSpares`, as far as there are
         any.
@@ -221,11 +229,7 @@ class EnsembleChanges:
         by the other bookies before a spare is found, and would otherwise stay one copy short for ever.
         """
         assert self.phase is Phase.SEEKING, "spares come as an answer to FindSpares"
-        replaced = {
-            position: bookie_id
-            for position, bookie_id in spares.items()
-            if position in self.troubled_since and self._due_at(position) <= now
-        }
+        replaced = self.still_due(spares, now)
         if not replaced:
             self.phase = Phase.IDLE
             # A departed bookie without a spare is not urgent: it may serve, and spares are looked for again and again.

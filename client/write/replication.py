@@ -420,7 +420,9 @@ class Replication:
             spares = await self._spares.find(wanted.positions, self.changes.ensemble, lambda: not self.stopped)
             if self.stopped:
                 return
-            commit = self.changes.on_spares(spares, self.loop.time())
+            now, changes = self.loop.time(), self.changes
+            spares = self._spares.keep_spread(changes.ensemble, changes.still_due(spares, now))
+            commit = changes.on_spares(spares, now)
             if self._part is not None:
                 commit = await self._part.before_commit(commit)
             if commit is not None and await self._commit(commit):

@@ -1,7 +1,7 @@
 """Finds bookies that take the place of others in an ensemble, and tries to reach them (rule M2)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from octavo.client.choose.placer import Placer
@@ -52,6 +52,11 @@ class Spares:
             too_old |= {one for one in found.values() if self._needs_terms and lacks_terms(self._pool.get(one))}
             missing = [position for position in missing if position in found and position not in reached]
         return reached
+
+    def keep_spread(self, ensemble: Sequence[BookieId], spares: Mapping[int, BookieId]) -> dict[int, BookieId]:
+        """Those of the bookies that can take their slots while the other members of the ensemble stay: some may have
+        recovered, and for some there is no spare (rule M6)."""
+        return self._placer.keep_spread(self._quorums, ensemble, spares)
 
     async def _can_be_reached(self, bookie_id: BookieId) -> bool:
         try:

@@ -35,8 +35,10 @@ from simulation.engine.network import Network
 from simulation.engine.trace import Trace
 from simulation.faults.absences import Absences
 from simulation.faults.clocks import Clocks
+from simulation.faults.host_faults import host_of
 from simulation.faults.repair import repair
 from simulation.judges.history import History, Violation
+from simulation.judges.host_judge import HostJudge
 from simulation.judges.log_histories import LogHistories
 from simulation.judges.naming_judge import NamingJudge
 from simulation.plan import Plan
@@ -64,9 +66,11 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 class Machine:
     """A computer with a disk that runs one bookie, again and again."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: "World", name: str, host: str | None = None) -> None:
         self.world = world
         self.name = name
+        self.host = host
+        """The host that it shares with other machines; they fail together."""
         self.disk = Disk(world.loop, name, world.rng_for(f"disk {name}"), replace(world.plan.disk), world.trace)
         self.disk.on_crash = self._planned_crash
         world.network.add_machine(name)
@@ -228,7 +232,7 @@ class Machine:
         rng = world.rng_for(f"{self.name} {self.starts}")
         config = BookieConfig(
             data_dir=DATA, journal_dir=JOURNAL, host=self.name, port=PORT, bookie_id=self.pinned_id,
-            **{"auth": "none", **world.plan.bookie},
+            **{"auth": "none", **({} if self.host is None else {"host_id": self.host}), **world.plan.bookie},
         )  # fmt: skip
         self._stop = stop = asyncio.Event()
         filesystem = self.filesystem = SimulatedFileSystem(process, self.disk)
@@ -246,6 +250,7 @@ class Machine:
             self._exit(process, f"cannot start: {error.message}")
             return
         self.bookie, self.ready, self.repairs = bookie, True, 0
+        world.host_judge.disturbed()
         world.note(self.name, "ready")
         stopping = asyncio.ensure_future(stop.wait())
         broken = asyncio.ensure_future(bookie.broken())
@@ -410,7 +415,11 @@ class World:
         self.naming = NamingJudge(self)
         self._latest: dict[LedgerId, LedgerMetadata | None] = {}
         """The latest metadata of every ledger; None: deleted."""
-        self.machines = [Machine(self, f"bookie-{number}") for number in range(plan.bookies)]
+        self.host_judge = HostJudge(self)
+        shared = plan.hardships.hosts
+        self.machines = [
+            Machine(self, f"bookie-{number}", host_of(number) if shared else None) for number in range(plan.bookies)
+        ]
         self.unlucky = self.machines[: plan.unlucky]
         """Machines of the fault budget: their disks may lose synced data."""
         self.hosts: list[ClientHost] = []
@@ -461,8 +470,11 @@ class World:
             metadata = None if value is None else decode_either(ledger_id, value)
             if isinstance(metadata, StreamMetadata):
                 self._stream_changed(metadata)
+                self.host_judge.check(metadata)
                 return
             self.history.metadata_changed(ledger_id, metadata)
+            if metadata is not None:
+                self.host_judge.check(metadata)
             before, self._latest[ledger_id] = self._latest.get(ledger_id), metadata
             if before is not None and metadata is not None:
                 self.naming.check(before, metadata)

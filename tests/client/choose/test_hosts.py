@@ -1,4 +1,4 @@
-"""Hosts as failure domains of their own, by table and against exhaustive search."""
+"""Hosts as failure domains of their own (rule M6), by table and against exhaustive search."""
 
 import itertools
 import random
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from octavo.client.choose.arrangement import Spread
 from octavo.client.choose.locations import Location, location_of
-from octavo.client.choose.placement import place_ensemble, place_replacements
+from octavo.client.choose.placement import keep_spread, place_ensemble, place_replacements
 from octavo.metadata import BookieRegistration, BookieState
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId
@@ -242,3 +242,38 @@ def test_members_that_the_new_bookie_shares_no_write_set_with_do_not_keep_it_awa
     ensemble = tuple(map(BookieId, ("ua0", "va0", "wa0", "xa0", "yb0", "own0")))
     placed = place_replacements(bookies, Quorums(6, 2, 1), ensemble, {5}, rng=random.Random(0), least=Spread(racks=2))
     assert placed == {5: "zc0"}
+
+
+# --- a part of the replacements -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("replacements", "least", "kept"),
+    [
+        ({0: "y1", 1: "x1"}, Spread(hosts=3), {0: "y1", 1: "x1"}),  # together they change the hosts of two slots
+        ({0: "y1"}, Spread(hosts=3), {}),  # alone it is with y0 on one host
+        ({1: "x1"}, Spread(hosts=3), {}),
+        ({1: "x1"}, Spread(hosts=2), {1: "x1"}),
+        ({1: "x1"}, Spread(), {1: "x1"}),
+        ({0: "x1", 1: "x2"}, Spread(hosts=3), {0: "x1"}),  # the first keeps its host
+        ({1: "y1", 2: "x1"}, Spread(hosts=3), {1: "y1"}),
+        ({1: "elsewhere"}, Spread(hosts=3), {}),  # where it is was never seen
+        ({1: "s0"}, Spread(racks=2), {1: "s0"}),
+        ({1: "y1"}, Spread(racks=2), {}),
+    ],
+)
+def test_of_replacements_placed_together_those_are_kept_that_hold_without_the_others(
+    replacements: dict[int, str], least: Spread, kept: dict[int, str]
+) -> None:
+    where = {one.bookie_id: location_of(one) for one in on_hosts("x3 y3 z3")} | {BookieId("s0"): Location("/s", "q")}
+    ensemble = (BookieId("x0"), BookieId("y0"), BookieId("z0"))
+    changes = {at: BookieId(name) for at, name in replacements.items()}
+    assert keep_spread(THREE, ensemble, changes, where, least) == kept
+
+
+def test_replacements_are_judged_by_the_write_sets_that_they_enter() -> None:
+    """Slots 0 and 1 share a host, and no entry of theirs is in slot 3."""
+    where = {one.bookie_id: location_of(one) for one in on_hosts("x3 y3 z3")}
+    ensemble = tuple(map(BookieId, ("x0", "x1", "y0", "z0")))
+    assert keep_spread(Quorums(4, 2, 1), ensemble, {3: BookieId("z1")}, where, Spread(hosts=2)) == {3: "z1"}
+    assert keep_spread(Quorums(4, 2, 1), ensemble, {3: BookieId("y1")}, where, Spread(hosts=2)) == {}

@@ -1,4 +1,4 @@
-"""Where bookies are, and what is remembered of those that have gone."""
+"""Where bookies are, and where bookies were that have gone (rule M6)."""
 
 from octavo.client.choose.locations import Location, Locations, has_own_host, location_of
 from octavo.metadata import BookieRegistration, BookieState

@@ -1,11 +1,13 @@
 """Canaries that need a hardship: pauses longer than leases, turns in which several things are due, clocks that step,
-callers that give up, handles that are kept, old incarnations that come back."""
+callers that give up, handles that are kept, old incarnations that come back, hosts with several bookies."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from octavo.bookie.identity import cookie, incarnation
+from octavo.client.choose import placement, placer
+from octavo.client.choose.locations import Location
 from octavo.client.log.chain import layout as chain
 from octavo.client.log.stream import lead as stream_lead
 from octavo.client.log.writer import holding
@@ -39,3 +41,13 @@ def lineages_are_not_compared() -> list[Patch]:
         return original(bare, None if metadata is None else replace(metadata, lineage=""))
 
     return [compare]
+
+
+def hosts_are_not_looked_at() -> list[Patch]:
+    return [Patch(placement, "location_of", lambda bookie: Location(bookie.rack, f"~{bookie.bookie_id}"))]
+
+
+def spread_of_parts_is_not_kept() -> list[Patch]:
+    return [
+        Patch(placer, "keep_spread", lambda _quorums, _ensemble, replacements, _locations, _least: dict(replacements))
+    ]

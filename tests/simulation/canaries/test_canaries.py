@@ -153,6 +153,8 @@ HARDSHIPS = {
     "flush-waits-for-last": ("small", 3, ("impatience=1", *STREAM)),
     "identity-is-not-confirmed": ("quick", 1, ("returns=1", "logs=0")),
     "lineage-is-not-compared": ("quick", 5, ("returns=1", "logs=0")),
+    "hosts-are-not-looked-at": ("quick", 2, ("hosts=1",)),
+    "spread-of-parts-is-not-kept": ("quick", 8, ("hosts=1",)),
     "one-clock-is-believed": ("quick", 5, ("clocks=1", *STREAM)),
     "repair-documents-grow": ("quick", 1, ("crowds=1", "logs=0", "restores_metadata=0")),
 }

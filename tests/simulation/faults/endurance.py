@@ -12,6 +12,7 @@ from typing import NamedTuple
 from simulation.faults.absences import ABSENCES
 from simulation.faults.clocks import CLOCK_STEPS
 from simulation.faults.crowd_plan import crowd_in
+from simulation.faults.host_faults import share_hosts
 from simulation.faults.returns import RETURNS
 from simulation.plan import NEEDS_BUDGET, Plan, run_agents
 
@@ -121,6 +122,11 @@ def _keep_handles(plan: Plan, rng: random.Random) -> None:
     plan.bookie |= {"garbage_seconds": 0.3}
 
 
+def _may_share_hosts(plan: Plan) -> bool:
+    kinds = plan.hardships.returns or plan.hardships.crowds or plan.hardships.turns or plan.hardships.absences
+    return _may_lose_disks(plan) and not kinds
+
+
 def _is_plain(plan: Plan) -> bool:
     return not (plan.logs or plan.aimed or plan.restores_metadata or plan.guarded or plan.deferred or plan.full_copies)
 
@@ -133,5 +139,6 @@ HARDSHIPS: dict[str, Hardship] = {
     "returns": Hardship(0.05, _may_lose_disks, _come_back),
     "turns": Hardship(0.1, lambda plan: not plan.aimed, _take_long_turns),
     "impatience": Hardship(0.15, _has_logs, _be_impatient),
+    "hosts": Hardship(0.03, _may_share_hosts, share_hosts),
 }
 """Field of :class:`simulation.faults.hardships.Hardships` -> what it means."""

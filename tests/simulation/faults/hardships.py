@@ -26,5 +26,7 @@ class Hardships:
     """Whether bookies have long names, and repair more to say than fits into a document (``crowd.py``)."""
     returns: bool = False
     """Whether old incarnations of bookies come back after their identities were moved (``returns.py``)."""
+    hosts: bool = False
+    """Whether every host has two bookies, which fail together (``host_faults.py``)."""
     impatience: bool = False
     """Whether callers of log writers give up, add many at once, and try again (``log_impatience.py``)."""

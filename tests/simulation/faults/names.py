@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from simulation.faults.absences import ABSENCES
 from simulation.faults.clocks import CLOCK_STEPS
+from simulation.faults.host_faults import HOST_FAULTS, WIPES_HOST
 from simulation.faults.returns import RETURNS
 from simulation.plan import DISTURBANCES, GUARDED_DISTURBANCES, NEEDS_BUDGET, Plan
 
-FAULTS = (*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES, *CLOCK_STEPS, *RETURNS)
+FAULTS = (*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES, *CLOCK_STEPS, *RETURNS, *HOST_FAULTS)
 """Every fault of the nemesis. docs/simulator.md describes each."""
 
 NEEDED: dict[str, Mapping[str, int]] = {
@@ -16,10 +17,11 @@ NEEDED: dict[str, Mapping[str, int]] = {
     **{name: {"absences": 1, "logs": 1} for name in ABSENCES},
     **{name: {"clocks": 1, "logs": 1} for name in CLOCK_STEPS},
     **{name: {"returns": 1, "agents": 0} for name in RETURNS},
+    **{name: {"hosts": 1, "agents": 0} for name in HOST_FAULTS},
 }
 """Fault -> settings of the universes that it strikes in."""
 
-LOSES_DATA = NEEDS_BUDGET | frozenset(RETURNS)
+LOSES_DATA = NEEDS_BUDGET | frozenset(RETURNS) | {WIPES_HOST}
 """Faults that need a machine that may lose synced data."""
 
 

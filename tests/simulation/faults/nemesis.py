@@ -11,9 +11,10 @@ from pathlib import Path, PurePath
 from octavo.bookie.identity.cookie import COOKIE_NAME
 from simulation.engine.disk import DiskFaults
 from simulation.engine.metadata import ADDRESS
-from simulation.faults import guarding
+from simulation.faults import guarding, host_faults
 from simulation.faults.returns import Returns
 from simulation.faults.siege import Siege
+from simulation.judges.host_judge import QUIET_SECONDS
 from simulation.world import DATA, JOURNAL, ClientHost, Machine, World
 
 _RARE_OPERATIONS = ("create", "rename", "remove", "sync", "sync_directory", "truncate")
@@ -72,7 +73,9 @@ class Nemesis:
             **world.absences.strikes(self),
             **world.clocks.strikes(self),
             **self._returns.strikes(self),
+            **host_faults.strikes(self),
         }
+        world.host_judge.faults_last = lambda: bool(self._active_faults)
 
     async def run(self) -> None:
         """Inject faults until cancelled."""
@@ -84,6 +87,7 @@ class Nemesis:
             await asyncio.sleep(rng.expovariate(1 / plan.disturbance_every_seconds))
             name = rng.choices(names, weights)[0]
             self.world.note("nemesis", "%s", name)
+            self.world.host_judge.disturbed()
             self._strikes[name]()
 
     def heal(self) -> None:
@@ -91,6 +95,7 @@ class Nemesis:
         world = self.world
         world.note("nemesis", "heals everything")
         self._healed = world.absences.ended = True
+        world.host_judge.disturbed()
         world.loop.on_due = None
         for heal in list(self._active_faults):
             heal()
@@ -124,6 +129,8 @@ class Nemesis:
         """What happens before the applications start."""
         if self.world.plan.hardships.returns:
             await self._returns.forget_one()
+        if self.world.plan.hardships.hosts:
+            await asyncio.sleep(2 * QUIET_SECONDS)
 
     async def check_returns(self) -> None:
         """Check that no old incarnation of a bookie serves."""
@@ -137,6 +144,7 @@ class Nemesis:
         def end() -> None:
             if heal in self._active_faults:
                 del self._active_faults[heal]
+                self.world.host_judge.disturbed()
                 heal()
 
         loop.call_process(loop.world, loop.now + self.rng.uniform(low, high), end)
