@@ -1,4 +1,5 @@
-"""``octavo deploy show | install | bookie``: the shipped units and settings, and a host prepared for its bookies."""
+"""``octavo deploy show | install | bookie | host``: the shipped units and settings, and a host prepared for its
+bookies."""
 
 import contextlib
 import os
@@ -6,16 +7,19 @@ import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
+import tomllib
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
-from octavo.cli.deploy import plan
+from octavo.cli.deploy import host_plan, plan
 from octavo.cli.output import print_json, print_line
 from octavo.cli.replacing import replace_content
 from octavo.cli.session import CommandError, guarded
+from octavo.protocol.errors import InvalidArgumentError
 
 app = typer.Typer(name="deploy", help="Install systemd units and prepare a host for bookies.", no_args_is_help=True)
 
@@ -114,21 +118,13 @@ def bookie(
     """
 
     def work() -> int:
-        from octavo.bookie.config import load_config  # noqa: PLC0415 - the other commands need no bookie's modules
-
         plan.check_instance(name)
         done = []
         settings = _below(root, plan.settings_path(name))
         if not settings.exists():
             text = plan.first_settings(_shipped()[plan.SETTINGS_FILE], name)
-            done.append(_write(root, plan.PlannedFile(plan.settings_path(name), text), mode=0o640))
-            _give_to(root, settings, user=None)
-        config = load_config(settings, {}, {})
-        metadata = plan.sqlite_directory(config.metadata)
-        places = [PurePosixPath(path) for path in config.directories.values()]
-        outside = plan.directories_outside([*places, *([metadata] if metadata is not None else [])])
-        done += [_make_directory(root, directory) for directory in outside]
-        done += _write_drop_in(root, name, outside)
+            done.append(_write_settings(root, plan.settings_path(name), text))
+        done += _prepare(root, name, _outside_of(settings))
         if _is_this_host(root):
             _reload_units()
         if as_json:
@@ -140,6 +136,103 @@ def bookie(
         return 0
 
     raise typer.Exit(guarded(work, show_traceback=False))
+
+
+@app.command()
+def host(root: RootOption = Path("/"), as_json: JsonOption = False) -> None:
+    """Prepare this host for several bookies.
+
+    The command reads /etc/octavo/host.toml, made from the shipped example if it does not exist, and deals out disks and
+    ports: it writes the settings of each bookie, makes its directories, and lets its unit write there. Bookies that
+    exist keep their directories and ports; what would move them is refused, and nothing is written then. Run it as
+    root, and again after the file has changed.
+    """
+
+    def work() -> int:
+        path = plan.SETTINGS_DIRECTORY / host_plan.SETTINGS_FILE
+        settings = _below(root, path)
+        done = []
+        if not settings.exists():
+            done.append(_write_settings(root, path, _shipped()[host_plan.SETTINGS_FILE]))
+        text = _with_remedy(lambda: settings.read_text(encoding="utf-8"), settings)
+        planned = host_plan.bookies_of(host_plan.read_host(text, str(path)))
+        _check_existing(root, planned)
+        outside = {bookie.name: _checked(path, bookie) for bookie in planned}
+        for bookie in planned:
+            of_bookie = plan.settings_path(bookie.name)
+            done.append(_write_settings(root, of_bookie, host_plan.as_toml(bookie.settings, path)))
+            done += _prepare(root, bookie.name, outside[bookie.name])
+        if (targets := host_plan.metrics_targets(planned)) is not None:
+            done.append(_write(root, plan.PlannedFile(plan.SETTINGS_DIRECTORY / "prometheus-targets.json", targets)))
+        if _is_this_host(root):
+            _reload_units()
+        names = [bookie.name for bookie in planned]
+        if as_json:
+            print_json({"bookies": names, "settings": str(path), "files": done})
+            return 0
+        for entry in done:
+            print_line(f"{entry['done']:<10} {entry['path']}")
+        enabled = " ".join(f"octavo-bookie@{name}" for name in names)
+        print_line(f"next: edit {path} and run this again, then systemctl enable --now {enabled}")
+        return 0
+
+    raise typer.Exit(guarded(work, show_traceback=False))
+
+
+def _check_existing(root: Path, planned: list[host_plan.PlannedBookie]) -> None:
+    """Raises :class:`InvalidArgumentError` if a bookie that exists would change its place, or go."""
+    files = sorted(_below(root, plan.SETTINGS_DIRECTORY).glob("*.toml"))
+    there = {path.stem: path.read_text(encoding="utf-8") for path in files}
+    for bookie in planned:
+        plan.check_instance(bookie.name)
+        text = there.get(bookie.name)
+        if text is not None and not host_plan.is_ours(text):
+            raise InvalidArgumentError(
+                f"{plan.settings_path(bookie.name)} was not written by this command; choose another name in "
+                f"{host_plan.SETTINGS_FILE}, or move the file away"
+            )
+        if text is not None:
+            host_plan.check_kept(bookie.name, tomllib.loads(text), bookie.settings)
+    names = {bookie.name for bookie in planned}
+    for name, text in there.items():
+        if host_plan.is_ours(text) and name not in names:
+            raise InvalidArgumentError(
+                f"bookie {name} exists, and is not among {', '.join(sorted(names))}: drain and retire it "
+                f"(docs/procedures.md), and remove {plan.settings_path(name)}"
+            )
+
+
+def _checked(path: PurePosixPath, bookie: host_plan.PlannedBookie) -> list[PurePosixPath]:
+    """The directories of a bookie that its unit alone does not let it write. Raises :class:`InvalidArgumentError` for
+    settings that no bookie can have."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{bookie.name}.toml"
+            file.write_text(host_plan.as_toml(bookie.settings, path), encoding="utf-8")
+            return _outside_of(file)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{path}: bookie {bookie.name}: {error.message}") from error
+
+
+def _outside_of(settings: Path) -> list[PurePosixPath]:
+    """The directories in a bookie's settings that its unit alone does not let it write."""
+    from octavo.bookie.config import load_config  # noqa: PLC0415 - the other commands need no bookie's modules
+
+    config = load_config(settings, {}, {})
+    metadata = plan.sqlite_directory(config.metadata)
+    places = [PurePosixPath(path) for path in config.directories.values()]
+    return plan.directories_outside([*places, *([metadata] if metadata is not None else [])])
+
+
+def _write_settings(root: Path, path: PurePosixPath, text: str) -> dict[str, str]:
+    done = _write(root, plan.PlannedFile(path, text), mode=0o640)
+    _give_to(root, _below(root, path), user=None)
+    return done
+
+
+def _prepare(root: Path, name: str, outside: list[PurePosixPath]) -> list[dict[str, str]]:
+    """Make a bookie's directories and let its unit write there."""
+    return [*(_make_directory(root, directory) for directory in outside), *_write_drop_in(root, name, outside)]
 
 
 def _shipped() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What `octavo cluster status` finds wrong, as a table; and what `octavo doctor` says of a clock."""
+"""What `octavo cluster status` finds wrong, as a table; what `octavo doctor` says of a clock, and of hosts."""
 
 import time
 from datetime import UTC, datetime
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from octavo.cli.bookies import as_json, as_table
 from octavo.cli.cluster.health import Severity, examine
-from octavo.cli.doctor import certificate_finding, clock_finding, clocks_of_store, reachable
+from octavo.cli.cluster.hosts import remarks
+from octavo.cli.doctor import certificate_finding, clock_finding, clocks_of_store, hosts_finding, reachable
 from octavo.client.bookie_status import BookieStatus
 from octavo.metadata import BookieState
 from octavo.metadata.clocks.proven_time import BootTime, Moment, ProvenTime
@@ -168,3 +169,59 @@ def test_the_table_of_bookies_says_how_much_space_a_bookie_lacks() -> None:
 def test_bookies_as_json_say_why_details_are_missing() -> None:
     assert as_json(without_facts(UnauthorizedError("no role")))["no_details_because"] == "no role"
     assert as_json(bookie("a", no_details_because="none of its business"))["no_details_because"] is None
+
+
+# --- hosts -----------------------------------------------------------------------------------------------------------
+
+EACH_ITS_OWN = "every bookie runs on a host of its own"
+
+
+def on_hosts(layout: str) -> list[BookieStatus]:
+    """``on_hosts("x y/s ? -")``: on host x; on y in rack /s; one that registers no host; one that is unavailable."""
+    found = []
+    for number, word in enumerate(layout.split()):
+        host, _, rack = word.partition("/")
+        state = BookieState.UNAVAILABLE if host == "-" else BookieState.WRITABLE
+        found.append(
+            BookieStatus(
+                BookieId(f"b{number}"), f"b{number}:1", state, None if host == "-" else "0.1.0",
+                None if host == "-" else f"/{rack or 'r'}", host_id=None if host in {"-", "?"} else host,
+            )
+        )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize(
+    ("layout", "result", "texts"),
+    [
+        ("", "ok", []),
+        ("x", "ok", []),
+        ("x y z", "ok", []),
+        ("x y", "ok", []),
+        ("x y z - -", "ok", []),
+        ("x x y y z", "ok", ["5 bookies run on 3 hosts: the copies of an entry go to different hosts"]),
+        ("x x x", "warning", ["all 3 bookies run on one host: it holds every copy"]),
+        ("x x -", "warning", ["all 2 bookies run on one host"]),
+        ("x x y", "warning", ["3 bookies run on 2 hosts: of 3 copies of an entry two or more are on one host"]),
+        ("? ? ?", "warning", ["3 bookies of 3 did not say on which host"]),
+        ("x y ?", "warning", ["1 bookie of 3 did not say on which host"]),
+        ("x x ?", "warning", ["3 bookies run on 2 hosts: of 3", "1 bookie of 3 did not say"]),
+        (
+            "x/s x y z",
+            "warning",
+            ["4 bookies run on 3 hosts", "host x has bookies in several racks (/r, /s): a rack ho"],
+        ),
+    ],
+)
+def test_hosts_in_words(layout: str, result: str, texts: list[str]) -> None:
+    found = remarks(on_hosts(layout))
+    assert len(found) == len(texts)
+    assert all(part.startswith(text) for part, text in zip(found, texts, strict=True)), found
+    finding = hosts_finding(on_hosts(layout))
+    assert (finding.check, finding.result, finding.detail) == ("hosts", result, "; ".join(found) or EACH_ITS_OWN)
+
+
+def test_table_and_json_have_the_host_of_each_bookie() -> None:
+    headers, rows = as_table(on_hosts("x ? -"), 0.0)
+    assert [row[headers.index("host")] for row in rows] == ["x", None, None]
+    assert [as_json(bookie)["host_id"] for bookie in on_hosts("x ? -")] == ["x", None, None]
