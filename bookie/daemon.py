@@ -208,7 +208,7 @@ def _within_descriptors(config: BookieConfig) -> BookieConfig:
 
 def on_this_host(config: BookieConfig, boot_id: str | None) -> BookieConfig:
     """The configuration with the id of this host, if that was to be found out. It is made of the id of the kernel's
-    start: all containers of a host have the same, and no two hosts do (decision 035)."""
+    start: all containers of a host have the same, and no two hosts do (decision 036)."""
     if config.host_id != HOST_ID_AUTO:
         return config
     if boot_id is None:
