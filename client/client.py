@@ -29,7 +29,6 @@ from octavo.client.arguments import (
 from octavo.client.async_context import Closable
 from octavo.client.awaitable_context import Opening
 from octavo.client.bookie_status import BookieStatus, bookie_statuses
-from octavo.client.choose.arrangement import Spread
 from octavo.client.choose.placer import Placer
 from octavo.client.client_statistics import client_statistics
 from octavo.client.deleting import delete_by_id
@@ -117,8 +116,7 @@ class Client(LogFace, Closable):
         self._departures = Departures(store)
         self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=self._rng)
         self._placer = Placer(
-            store, rng=self._rng, watched=self._pool.registrations,
-            least=Spread(options.racks_per_write_quorum_min, options.hosts_per_write_quorum_min),
+            store, rng=self._rng, least=options.least_spread, watched=self._pool.registrations,
             quarantined=lambda: self._pool.quarantined() | self._departures.departed,
         )  # fmt: skip
         self._writer_tools = WriterTools(store, self._pool, self._placer, options, self._clock_ms)

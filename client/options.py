@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
+from octavo.client.choose.arrangement import Spread
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX, LONG_POLL_SECONDS_MAX
 from octavo.security.tls_options import Tls
@@ -190,6 +191,11 @@ class ClientOptions:
     log_duel_pause_seconds: float = 0.25
     """Usual time of a takeover. A leader that was fenced waits for one to eight of them, by chance, before it looks
     whether another client leads, so that two clients do not fence each other in turn."""
+
+    @property
+    def least_spread(self) -> Spread:
+        """Racks and hosts that the copies of each entry span at least."""
+        return Spread(self.racks_per_write_quorum_min, self.hosts_per_write_quorum_min)
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():

@@ -3,7 +3,7 @@
 more_bookies.py [--bookies 2 4 8] [--entries 40000] [--idle-seconds 30]
 
 Each cluster stores the same entries of 1 KiB, two copies of each, in 16 ledgers over all of its bookies. Printed for
-each: the memory of a bookie after its start and after the load (private pages, and its share of those that processes
+each: the memory of a bookie after its start and after the load (private pages, and its part of pages that processes
 share), the processor time of its start, of a second without work, and of a copy of an entry beyond that, and that of
 an entry in the client.
 
@@ -31,7 +31,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Used(NamedTuple):
-    """What processes have used: memory in bytes, processor time in seconds."""
+    """Memory in bytes and processor time in seconds of some processes."""
 
     memory: int
     seconds: float
