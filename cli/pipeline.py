@@ -208,12 +208,15 @@ async def verify(
                 "problems": found.problems,
                 "ledgers_with_problems": found.ledgers_with_problems,
                 "not_covered": found.not_covered,
+                "on_one_host": found.on_one_host,
             }
         )
     else:
         print_table(["problem", "replicas"], list(found.problems.items()))
         for why, number in found.not_covered.items():
             print_line(f"not verified: {number:,} {WORDS[Why(why)]}")
+        if found.on_one_host:
+            print_line(f"fragments whose copies are all on bookies of one host: {found.on_one_host:,}")
         print_line(
             f"{found.ledgers:,} ledgers ({found.streams:,} of them streams), {found.replicas:,} replicas of entries, "
             f"{found.sealed_bytes:,} bytes: {_verdict(found)}"

@@ -29,6 +29,7 @@ from octavo.client.arguments import (
 from octavo.client.async_context import Closable
 from octavo.client.awaitable_context import Opening
 from octavo.client.bookie_status import BookieStatus, bookie_statuses
+from octavo.client.choose.arrangement import Spread
 from octavo.client.choose.placer import Placer
 from octavo.client.client_statistics import client_statistics
 from octavo.client.deleting import delete_by_id
@@ -116,7 +117,7 @@ class Client(LogFace, Closable):
         self._departures = Departures(store)
         self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=self._rng)
         self._placer = Placer(
-            store, rng=self._rng, least=options.least_spread, watched=self._pool.registrations,
+            store, rng=self._rng, least=Spread(*options.spread_min), watched=self._pool.registrations,
             quarantined=lambda: self._pool.quarantined() | self._departures.departed,
         )  # fmt: skip
         self._writer_tools = WriterTools(store, self._pool, self._placer, options, self._clock_ms)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
-from octavo.client.choose.arrangement import Spread
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX, LONG_POLL_SECONDS_MAX
 from octavo.security.tls_options import Tls
@@ -193,9 +192,9 @@ class ClientOptions:
     whether another client leads, so that two clients do not fence each other in turn."""
 
     @property
-    def least_spread(self) -> Spread:
+    def spread_min(self) -> tuple[int, int]:
         """Racks and hosts that the copies of each entry span at least."""
-        return Spread(self.racks_per_write_quorum_min, self.hosts_per_write_quorum_min)
+        return (self.racks_per_write_quorum_min, self.hosts_per_write_quorum_min)
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():

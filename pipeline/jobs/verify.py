@@ -128,6 +128,8 @@ class VerifySummary:
     """How many of :attr:`ledgers` are streams."""
     not_covered: dict[str, int] = field(default_factory=dict)
     """Why (:class:`octavo.pipeline.jobs.coverage.Why`) -> ledgers and streams not verified in full."""
+    on_one_host: int = 0
+    """Fragments of which all bookies, two or more, are on one host: its loss is the loss of every copy (rule M6)."""
 
     @property
     def sound(self) -> bool:
@@ -156,6 +158,7 @@ def verify(
         options["dataset"] = dataset
     parse_source_options(options)
     frame = replicas_frame(spark, options, partitions_min or spark.sparkContext.defaultParallelism)
+    hosts = hosts_of(cluster)
     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         if report is not None:
@@ -181,6 +184,7 @@ def verify(
             *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("entries", "sealed_bytes", *_COUNTS)),
             F.array_sort(F.collect_set(F.when(wrong > 0, F.col("ledger_id")))).alias("wrong"),
         ).first()
+        on_one_host = fragments_on_one_host(frame, hosts)
     finally:
         frame.unpersist()
     assert totals_row is not None, "an aggregate has a row"
@@ -192,7 +196,32 @@ def verify(
         tuple(totals_row.wrong),
         totals_row.streams,
         {str(why): totals_row[str(why)] for why in Why if totals_row[str(why)]},
+        on_one_host,
     )
+
+
+def hosts_of(cluster: ClusterOptions) -> dict[str, str]:
+    """Bookie -> the host on which it runs, of those bookies that are registered with one."""
+
+    async def look() -> dict[str, str]:
+        async with connected(settled(cluster)) as client:
+            found = await client.bookies()
+        return {one.bookie_id: one.host_id for one in found if one.host_id is not None}
+
+    with LoopThread("octavo hosts") as loop:
+        return loop.run(look())
+
+
+def fragments_on_one_host(frame: DataFrame, hosts: Mapping[str, str]) -> int:
+    """The fragments in these rows that have several bookies, all of them on one of ``hosts``."""
+    if not hosts:
+        return 0
+    host_of = F.create_map(*(F.lit(word) for pair in hosts.items() for word in pair))
+    # A bookie that is not there is counted as a host of its own.
+    host = F.coalesce(F.try_element_at(host_of, F.col("bookie")), F.concat(F.lit("~"), F.col("bookie")))
+    fragments = frame.where("bookie is not null").groupBy("ledger_id", "fragment")
+    counted = fragments.agg(F.count_distinct("bookie").alias("bookies"), F.count_distinct(host).alias("hosts"))
+    return counted.where("bookies > 1 and hosts = 1").count()
 
 
 def replicas_frame(spark: SparkSession, options: Mapping[str, str], partitions_min: int) -> DataFrame:

@@ -15,7 +15,7 @@ from octavo.pipeline.jobs.export import InputFormat, Timestamps, export, ingest
 from octavo.pipeline.jobs.inventory import Inventory, inventory
 from octavo.pipeline.jobs.log_formats import FORMATS
 from octavo.pipeline.jobs.loglines import log_columns, loglines
-from octavo.pipeline.jobs.verify import VerifySummary, verify
+from octavo.pipeline.jobs.verify import VerifySummary, fragments_on_one_host, verify
 from octavo.protocol.entries import Digest, derive_secrets, make_verifier
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
@@ -165,6 +165,14 @@ def test_an_entry_that_no_bookie_has_is_named_with_each_bookie_or_becomes_one_ro
     assert (told["sound"], told["problems"]["missing"], told["ledgers_with_problems"]) == (False, 6, [ledger_id])
 
 
+def test_fragments_with_all_bookies_on_one_host_are_counted(spark: SparkSession) -> None:
+    """Fragment 1/0 only: 1/5 is on two hosts, 2/0 on one bookie, and of 3/0 it is not known; 4/0 was not looked at."""
+    rows = [(1, 0, "a"), (1, 0, "b"), (1, 5, "a"), (1, 5, "c"), (2, 0, "a"), (3, 0, "a"), (3, 0, "gone"), (4, 0, None)]
+    frame = spark.createDataFrame(rows, "ledger_id long, fragment long, bookie string")
+    assert fragments_on_one_host(frame, {"a": "x", "b": "x", "c": "y"}) == 1
+    assert fragments_on_one_host(frame, {}) == 0
+
+
 def test_verify_and_inventory_look_at_logs_and_name_what_has_no_end(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +203,7 @@ def test_verify_and_inventory_look_at_logs_and_name_what_has_no_end(
         assert (nothing.sound, nothing.replicas, nothing.not_covered) == (False, 0, {"running-term": 1})
         assert (running.sound, running.ledgers, running.streams) == (True, 1, 1)
         assert (running.replicas, running.not_covered) == (3 * 51, {"running-term": 1})
+        assert running.on_one_host >= 2, "both terms that are over are on the bookies of this machine"
         assert (counted.total.ledgers, counted.total.entries, counted.total.length) == (1, 51, 5000)
         assert counted.not_counted == {"stream": 1}
         assert [(share.entries, share.length) for share in counted.by_bookie] == [(51, 5000)] * 3
