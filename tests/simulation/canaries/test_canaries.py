@@ -95,7 +95,7 @@ stream."""
 SELDOM = {"stream-fence-ends-doubt"}
 """Canaries that hardly any universe finds, and the model check does (docs/simulator.md)."""
 
-QUICK = {"log-outcome-too-early"}
+QUICK = {"log-follower-guesses-end", "log-outcome-too-early"}
 """Canaries in logs that quick universes find sooner than small ones."""
 
 
