@@ -192,6 +192,7 @@ def test_one_host_is_refused_where_two_are_asked_for_and_taken_where_not() -> No
         ("x3 y2", (3, 3, 2), "x0 x1 y0", {2}, Spread(), [{2: "y1"}]),
         ("x2 y2 z2", (3, 3, 2), "x0 y0 z0", {0, 2}, Spread(hosts=3), [{0: "x1", 2: "z1"}, {0: "z1", 2: "x1"}]),
         ("x2 y2 z2", (4, 2, 2), "x0 y0 x1 z0", {1}, Spread(hosts=2), [{1: "y1"}, {1: "z1"}]),
+        ("r/x1 s/x1 t/x1 r/y1", (3, 3, 2), "xr0 xs0 gone", {2}, Spread(), [{2: "yr0"}]),  # rather than a third rack
         ("r/x2 s/y2 s/z1", (3, 3, 2), "xr0 ys0 zs0", {0}, Spread(), [{0: "xr1"}]),
         ("r/x2 s/y2 s/z1", (3, 3, 2), "xr0 ys0 zs0", {2}, Spread(), [{2: "ys1"}, {2: "xr1"}]),
     ],
