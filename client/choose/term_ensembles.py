@@ -11,7 +11,7 @@ from octavo.protocol.errors import NotEnoughBookiesError, OctavoError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.quorums import Quorums
 
-_REACH_SECONDS = 2.0
+REACH_SECONDS = 2.0
 """Time to reach a bookie before another one is tried."""
 
 _GRACE_SECONDS_MIN = 0.05
@@ -138,7 +138,7 @@ class Ensembles:
     async def _can_be_reached(self, bookie_id: BookieId) -> bool:
         connection = self._pool.get(bookie_id)
         try:
-            await connection.wait_writable(timeout_seconds=_REACH_SECONDS)
+            await connection.wait_writable(timeout_seconds=REACH_SECONDS)
         except OctavoError:
             return False
         return not lacks_terms(connection)

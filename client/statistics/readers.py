@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, LedgerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class ReaderStatistics:
         (3, 3, None)
     """
 
-    ledger_id: int
+    ledger_id: LedgerId
     is_closed: bool
     """Whether the reader has been closed."""
     is_ledger_closed: bool

@@ -7,7 +7,7 @@ entries are added: it is computed from what a writer needs anyway.
 from dataclasses import dataclass
 from typing import Literal
 
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, LedgerId
 
 type LedgerWriterState = Literal["open", "failed", "closing", "unclosed", "closed"]
 """``failed``: it takes no adds, and is not closed yet. ``unclosed``: the last close was refused, because copies are
@@ -65,7 +65,7 @@ class ReplicationStatistics:
         (['b0', 'b1', 'b2'], None, 0)
     """
 
-    ledger_id: int
+    ledger_id: LedgerId
     """The ledger, or the stream of the log."""
     term: int
     """The term of the log; 0 of a ledger."""
@@ -111,7 +111,7 @@ class LedgerWriterStatistics:
         ('open', None, 0)
     """
 
-    ledger_id: int
+    ledger_id: LedgerId
     state: LedgerWriterState
     failure: str | None
     """Why it cannot go on; None while it can."""

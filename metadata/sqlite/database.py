@@ -44,7 +44,7 @@ DESCRIPTORS: Final = 4
 FORMAT: Final = 1
 """Format of the tables, in the file's ``user_version``."""
 
-_SCHEMA: Final = """
+SCHEMA: Final = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE records (
     kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL, session TEXT,
@@ -186,7 +186,7 @@ class Database:
             return
 
     def _make_tables(self) -> None:
-        for statement in filter(str.strip, _SCHEMA.split(";")):
+        for statement in filter(str.strip, SCHEMA.split(";")):
             self._execute(statement)
         self._feed.make()
         cluster_id, first_ledger_id = self._origin or ClusterOrigin(os.urandom(16).hex(), LedgerId(0))

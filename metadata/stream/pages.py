@@ -44,7 +44,7 @@ writes the root twice and every follower reads it, so that a fragment in the tai
 TAIL_BYTES_MAX: Final = 128 * 1024
 """Largest stored size of the tail. No change makes it larger: the oldest fragments are paged out first (rule U3)."""
 
-_TAIL_BYTES_DUE: Final = 3 * TAIL_BYTES_MAX // 4
+TAIL_BYTES_DUE: Final = 3 * TAIL_BYTES_MAX // 4
 """Size from which the tail is paged out in the background, so that a writer hardly ever has to wait for that."""
 
 MOVED_FRAGMENTS_MAX: Final = 16
@@ -245,11 +245,11 @@ def paging_is_due(stream: StreamMetadata) -> bool:
     if len(stream.fragments) > TAIL_FRAGMENTS_MAX:
         return True
     # The names of bookies are what makes a fragment large. Most roots are far too small to be measured.
-    return len(stream.fragments) > 1 and _may_be_large(stream) and fragments_bytes(stream.fragments) > _TAIL_BYTES_DUE
+    return len(stream.fragments) > 1 and _may_be_large(stream) and fragments_bytes(stream.fragments) > TAIL_BYTES_DUE
 
 
 def _may_be_large(stream: StreamMetadata) -> bool:
-    return sum(512 + sum(map(len, fragment.bookies)) for fragment in stream.fragments) > _TAIL_BYTES_DUE
+    return sum(512 + sum(map(len, fragment.bookies)) for fragment in stream.fragments) > TAIL_BYTES_DUE
 
 
 def plan_paging(stream: StreamMetadata, last_page: bytes | None) -> PagePlan | None:

@@ -16,6 +16,7 @@ from octavo.metadata import BookieRegistration, BookieState, Cookie, MetadataSto
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Op
 from support.clusters.reading import Cluster, cluster_of
+from support.inside import connections_of
 from support.metadata.interposed_store import InterposedStore
 from support.waiting import WAIT_SECONDS
 
@@ -96,7 +97,7 @@ async def test_writers_and_readers_that_are_not_closed_warn() -> None:
             await client.create_ledger(ids="explicit"),
             await client.open_ledger(closed.id),
         ]
-        await client._pool.close()
+        await connections_of(client).close()
         del client, things, closed, reader
         with pytest.warns(ResourceWarning) as told:
             gc.collect()

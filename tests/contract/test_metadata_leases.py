@@ -7,6 +7,7 @@ import pytest
 from octavo.metadata import BookieState, MetadataStore
 from octavo.protocol.errors import LeaseLostError, MetadataConflictError
 from octavo.protocol.ids import BookieId
+from support.inside import line_of
 from support.metadata.metadata_clusters import LEASE_SECONDS, Cluster, cookie, registration, soon, until
 from support.waiting import eventually
 
@@ -271,7 +272,7 @@ async def test_lock_goes_to_a_waiting_client_and_is_held_by_one_at_a_time(cluste
 
 async def _wait_in_line(handle: MetadataStore, count: int) -> None:
     async def are_there() -> bool:
-        return await handle._locks.line.waiting("leader") == count
+        return await line_of(handle).waiting("leader") == count
 
     await eventually(are_there)
 
@@ -302,7 +303,7 @@ async def test_a_lock_goes_to_waiting_clients_in_the_order_in_which_they_came(cl
 async def test_a_free_lock_that_others_wait_for_is_not_taken_by_a_client_that_comes_late(cluster: Cluster) -> None:
     """The one that waits first is slow."""
     slow, hasty = await cluster.open(), await cluster.open()
-    place = await slow._locks.line.wait_turn("leader", "slow")
+    place = await line_of(slow).wait_turn("leader", "slow")
     assert await hasty.try_lock("leader", "hasty") is None
     late = asyncio.create_task(hasty.lock("leader", "hasty"))
     await _wait_in_line(slow, 2)

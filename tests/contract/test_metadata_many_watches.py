@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from octavo.metadata import MetadataStore, Versioned, Watch
 from octavo.metadata.store.driver import Kind
+from support.inside import handle_of
 from support.metadata.metadata_clusters import LEASE_SECONDS, Cluster, soon, until
 
 WATCHES = 2000
@@ -33,7 +34,7 @@ async def watching(store: MetadataStore, count: int = WATCHES) -> AsyncIterator[
 
 def requests(store: MetadataStore) -> dict[Hashable, int]:
     """How often each of the watched records was to be read."""
-    return {key: topic.requested for key, topic in store._handle.hub._topics.items()}
+    return {key: topic.requested for key, topic in handle_of(store).hub._topics.items()}
 
 
 async def test_idle_watches_have_no_tasks(store: MetadataStore) -> None:
@@ -117,7 +118,7 @@ async def test_watches_cancelled_and_left_take_nothing_along(store: MetadataStor
             assert await soon(task) is not None
         for watch in watches[:5]:
             assert await until(watch, lambda found: found is not None)
-    assert not list(store._handle.hub.watched)
+    assert not list(handle_of(store).hub.watched)
 
 
 @pytest.mark.parametrize("kind", [Kind.LEDGER, Kind.DOCUMENT])

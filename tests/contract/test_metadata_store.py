@@ -28,6 +28,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
 )
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from support.inside import handle_of
 from support.metadata.ledger_metadata import bookie_ids, open_ledger
 from support.metadata.metadata_clusters import Cluster, cookie, new_ledger, registration, soon
 
@@ -275,7 +276,7 @@ async def test_change_of_many_is_seen_by_watches(store: MetadataStore, other: Me
 
 
 async def test_long_list_comes_page_by_page_while_ledgers_come_and_go(store: MetadataStore) -> None:
-    store._handle.list_page_records = 4
+    handle_of(store).list_page_records = 4
     ids = [(await new_ledger(store))[0] for _ in range(13)]
     seen = []
     async for ledger_id in store.list_ledgers():

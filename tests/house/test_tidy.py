@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.private_names import private_names_in, uses_in
 from support.tree import ROOT, dotted_name, library_modules, python_files, syntax_tree, tree_files
 
 LINES_MAX = 600
@@ -98,3 +99,47 @@ def test_text_files_end_with_one_line_end() -> None:
         return text is not None and text != "" and (not text.endswith("\n") or text.endswith("\n\n") or "\r" in text)
 
     assert [path for path in tree_files() if untidy(path)] == []
+
+
+# --- private names --------------------------------------------------------------------------------------------------
+
+USES_MAX = 70
+"""Uses of private attributes in tests; the number only falls. A test sees what users see: ``statistics()`` say what
+writers, readers, logs and clients are doing, and tests/support/inside.py gives the few parts that tests let fail."""
+
+
+def test_tests_use_few_private_names() -> None:
+    private = frozenset[str]().union(*(private_names_in(syntax_tree(path)) for path in library_modules().values()))
+    found = [
+        f"{path}:{use.line} {use.text}"
+        for path in python_files()
+        if path.parts[0] == "tests"
+        for use in uses_in(syntax_tree(path), private)
+    ]
+    assert len(found) <= USES_MAX, "\n".join(found)
+    assert len(found) > USES_MAX - 5, f"only {len(found)} are left: lower USES_MAX"
+
+
+PRIVATE = private_names_in(
+    ast.parse("_BOUND = 1\nclass Machine:\n    def __init__(self):\n        self._state = 0\n    def _go(self): ...")
+)
+
+
+@pytest.mark.parametrize("text", ["machine._state", "machine._go()", "module._BOUND", "one.other._state = 1"])
+def test_a_private_name_of_octavo_is_noticed(text: str) -> None:
+    assert len(uses_in(ast.parse(text), PRIVATE)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "self._state",
+        "machine.state",
+        "row._replace(one=1)",
+        "os._exit(0)",
+        "machine.__dict__",
+        "class Fake:\n    def __init__(self):\n        self._state = 0\nFake()._state",
+    ],
+)
+def test_a_public_name_and_a_name_of_the_test_itself_are_let_through(text: str) -> None:
+    assert uses_in(ast.parse(text), PRIVATE) == []

@@ -117,7 +117,7 @@ BLOCKS = {
     "release-hex": as_hex(RELEASE_LINE),
     "release-covered-hex": as_hex(re.sub(rb'"crc32c":"\w+",', b"", RELEASE_LINE)),
     "zookeeper-version": f"{version_of(Stat(created=7, version=2, owner=0)):016x}\n",
-    "sqlite-schema": database._SCHEMA.lstrip(),
+    "sqlite-schema": database.SCHEMA.lstrip(),
     "sqlite-changes": "".join(f"{statement};\n" for statement in change_feed.CHANGES_SCHEMA),
 }
 """What stands in each block of the page."""
@@ -545,7 +545,7 @@ def test_a_page_of_a_stream_is_named_by_its_contents() -> None:
         f"have at most {CUSTOM_METADATA_BYTES_MAX:,} bytes, keys and values together",
         f"name of that client, at most {CLIENT_NAME_CHARACTERS_MAX} characters",
         f"The tail has at most {pages.TAIL_BYTES_MAX:,} bytes",
-        f"With more than {pages.TAIL_FRAGMENTS_MAX} fragments, or {pages._TAIL_BYTES_DUE:,} bytes",
+        f"With more than {pages.TAIL_FRAGMENTS_MAX} fragments, or {pages.TAIL_BYTES_DUE:,} bytes",
         f"in the background, {pages.MOVED_FRAGMENTS_MAX} at a time",
         f"At most {pages.PAGE_FRAGMENTS_MAX:,} fragments, and {pages.PAGE_BYTES_MAX:,} bytes",
         f"ledgers that candidates are about to create (rule L1). At most {MAKING_MAX}",

@@ -146,7 +146,7 @@ def test_changes_of_the_ensemble_stay_with_the_takeover_until_the_end_is_written
     takeover.on_ensemble_changed(Commit(place(1, 0), ABD, 0), 8)
     takeover.on_ensemble_changed(Commit(place(1, 1), (ABC[0], ABD[2], ABC[2]), 1), 8)
     before = store.current
-    assert [part.first_entry_id for part in takeover.copy()._fragments] == [place(1, 0), place(1, 1)]
+    assert [part.first_entry_id for part in takeover.copy().ended_fragments] == [place(1, 0), place(1, 1)]
     recover(takeover, {place(1, 0): entry(place(1, 0), 0), place(1, 1): entry(place(1, 1), 1)})
     assert store.current is before
     store.settle(takeover.open_term(ABD, 9))

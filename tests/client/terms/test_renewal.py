@@ -26,6 +26,7 @@ from octavo.protocol.places import offset_of, place, term_of
 from octavo.protocol.quorums import Quorums
 from support.clusters.streams import StreamCluster, stream_cluster
 from support.clusters.writing import PASSWORD
+from support.inside import core_of, own_term_of
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 THREE = Quorums(3, 3, 2)
@@ -46,8 +47,8 @@ async def near_the_end(cluster: StreamCluster, left: int, **options: Any) -> Ter
     stream = await update_stream(
         cluster.fake.interposed.real, writer.id, ChangeFragment(base, skipped), writer_token=writer.stream.owner
     )
-    writer._own._own_term._note(stream)
-    writer._core.pipeline = EmptyPipeline(place(1, offset), 0)
+    own_term_of(writer)._own_term._note(stream)
+    core_of(writer).pipeline = EmptyPipeline(place(1, offset), 0)
     return writer
 
 
@@ -198,7 +199,7 @@ async def test_closing_during_a_renewal_in_doubt_lays_to_rest_what_stands(cluste
     read = real.read_stream
 
     async def unread(ledger_id: Any) -> Any:
-        if writer._core.life.state.value.startswith("closing, writing"):
+        if core_of(writer).life.state.value.startswith("closing, writing"):
             return await read(ledger_id)
         raise MetadataUnavailableError("no answer")
 
@@ -295,10 +296,10 @@ async def test_a_writer_that_fails_while_its_renewal_looks_for_bookies_ends_the_
         await found.wait()
         return writer.stream.last_fragment.bookies
 
-    writer._own._bookies_of_next_term = bookies_of_next_term  # type: ignore[method-assign]
+    own_term_of(writer)._bookies_of_next_term = bookies_of_next_term  # type: ignore[method-assign]
     renewing = asyncio.ensure_future(writer.renew())
     await looking.wait()
-    writer._core.fail(TermOverError("its term is over"))
+    core_of(writer).fail(TermOverError("its term is over"))
     found.set()
     async with asyncio.timeout(WAIT_SECONDS):
         await renewing

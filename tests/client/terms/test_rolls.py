@@ -67,8 +67,8 @@ async def test_on_the_same_bookies_nothing_is_sent_again_and_no_bookie_is_blamed
     assert [one.first_position for one in stream.fragments] == [0, 1]
     assert stream.fragments[0].bookies == stream.fragments[1].bookies
     await eventually(lambda: len(adds(cluster)) == 9)
-    assert not writer._core.tools.pool.quarantined()
-    assert not any(writer._core.tools.pool.counts.ensemble_changes.values())
+    assert not cluster.fake.pools[0].quarantined()
+    assert not any(cluster.fake.pools[0].counts.ensemble_changes.values())
 
 
 async def test_other_bookies_are_used_where_there_are_some() -> None:
@@ -86,7 +86,7 @@ async def test_other_bookies_are_used_where_there_are_some() -> None:
         assert len(stream.fragments) > 6
         assert len(stream.members) == 6
         assert await cluster.held(writer.id) == [b"%d/%d" % (number, at) for number in range(12) for at in range(20)]
-        assert not writer._core.tools.pool.quarantined()
+        assert not cluster.fake.pools[0].quarantined()
 
 
 async def test_nothing_is_acknowledged_until_the_change_is_known_to_stand(cluster: StreamCluster) -> None:

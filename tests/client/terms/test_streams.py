@@ -20,7 +20,6 @@ from octavo.protocol.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
-    OctavoError,
     TermOverError,
     UnauthorizedError,
 )
@@ -31,6 +30,7 @@ from octavo.protocol.quorums import Quorums
 from support.clusters.fake_bookie import FakeBookie
 from support.clusters.streams import NOW, StreamCluster, stream_cluster
 from support.clusters.writing import DIGEST, PASSWORD
+from support.inside import core_of, own_term_of
 from support.waiting import eventually
 
 THREE = Quorums(3, 3, 2)
@@ -91,10 +91,12 @@ async def test_a_takeover_learns_the_time_of_the_last_entry_from_the_recovery(cl
     """Rule P10: no request is sent for it alone, and it is the later one of the writer's clock and the client's."""
     writer = await create(cluster)
     ahead_ms = int(NOW.timestamp() * 1000) + 3_600_000
-    writer._core.sealed_at_ms = ahead_ms
+    core_of(writer).seal_not_before(ahead_ms)
     await writer.add(b"a")
     stream = await cluster.fake.store.read_stream(writer.id)
-    opened = await cluster.client("second").taker.take_over(stream, writer._core.secrets, not_before_ms=None)
+    opened = await cluster.client("second").taker.take_over(
+        stream, derive_secrets(PASSWORD, writer.id), not_before_ms=None
+    )
     assert opened.value.last_fragment.opened_at_ms == ahead_ms
     assert all(one.flags & ReadFlag.FENCE for one in requests(cluster) if isinstance(one, Read | ReadLac))
 
@@ -104,7 +106,7 @@ async def test_a_takeover_from_rest_reads_the_metadata_and_then_the_last_entry_f
 ) -> None:
     writer = await create(cluster)
     ahead_ms = int(NOW.timestamp() * 1000) + 3_600_000
-    writer._core.sealed_at_ms = ahead_ms
+    core_of(writer).seal_not_before(ahead_ms)
     await writer.add(b"a")
     await writer.close()
     stream = await cluster.fake.store.read_stream(writer.id)
@@ -115,7 +117,9 @@ async def test_a_takeover_from_rest_reads_the_metadata_and_then_the_last_entry_f
         return await cluster.fake.interposed.real.read_stream(ledger_id)
 
     cluster.fake.interposed.interpose("read_stream", read_stream)
-    opened = await cluster.client("second").taker.take_over(stream, writer._core.secrets, not_before_ms=None)
+    opened = await cluster.client("second").taker.take_over(
+        stream, derive_secrets(PASSWORD, writer.id), not_before_ms=None
+    )
     assert asked_before == [0], "it is shown to be current first (rule T14), and once"
     assert opened.value.last_fragment.opened_at_ms == ahead_ms
     assert {type(one) for one in requests(cluster) if isinstance(one, Read | ReadLac)} == {Read}
@@ -129,7 +133,7 @@ async def test_a_takeover_from_an_old_rest_finds_its_term_over(cluster: StreamCl
     old = await cluster.fake.store.read_stream(writer.id)
     second = await cluster.client("second").take_over(writer.id)
     with pytest.raises(TermOverError):
-        await cluster.client("third").taker.take_over(old, writer._core.secrets)
+        await cluster.client("third").taker.take_over(old, derive_secrets(PASSWORD, writer.id))
     assert await second.add(b"b") == 1
 
 
@@ -177,7 +181,7 @@ async def test_a_writer_that_leaves_late_and_has_sent_more_than_its_term_has_lea
     writer = await create(cluster)
     await writer.add(b"a")
     await terms_of_others(cluster, writer.id, 3)
-    own = writer._own._own_term
+    own = own_term_of(writer)._own_term
     with pytest.raises(TermOverError):
         await own.close(EntryId(place(1, 1)), 2, NO_DEBT)
 
@@ -354,7 +358,7 @@ async def test_a_takeover_does_not_wait_for_a_host_that_takes_connections_and_sa
             client, loop = cluster.client("second"), asyncio.get_running_loop()
             started = loop.time()
             second = await client.take_over(writer.id)
-            assert loop.time() - started < ensembles._REACH_SECONDS
+            assert loop.time() - started < ensembles.REACH_SECONDS
             assert (silent.bookie_id in second.stream.last_fragment.bookies) == (size == 3)
             assert await second.add(b"b") == 1
             await second.close()
@@ -444,13 +448,12 @@ async def test_a_stream_that_is_deleted_ends_its_writer(cluster: StreamCluster) 
 
 
 async def test_an_idle_writer_learns_that_its_term_is_over(cluster: StreamCluster) -> None:
-    failures: list[OctavoError] = []
     writer = await create(cluster)
     await writer.add(b"a")
-    writer._on_failure = failures.append
     await cluster.client("second").take_over(writer.id)
-    await eventually(lambda: bool(failures))
-    assert isinstance(failures[0], TermOverError)
+    await eventually(lambda: writer.statistics().state == "failed")
+    with pytest.raises(TermOverError):
+        writer.add_nowait(b"b")
 
 
 async def test_a_client_that_lost_pauses_before_it_takes_over_again(cluster: StreamCluster) -> None:
@@ -459,7 +462,7 @@ async def test_a_client_that_lost_pauses_before_it_takes_over_again(cluster: Str
     await cluster.client("second").take_over(writer.id)
     third = cluster.client("third")
     with pytest.raises(TermOverError):
-        await third.taker.take_over(old, writer._core.secrets)
+        await third.taker.take_over(old, derive_secrets(PASSWORD, writer.id))
     until = third.taker._not_before[writer.id]
     assert until > 0.0
     await third.take_over(writer.id)

@@ -30,6 +30,7 @@ from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import CAPABILITY_REPAIR, Op
 from support.clusters.reading import cluster_of
 from support.clusters.writing import PASSWORD, QUICK, FakeCluster, fake_cluster
+from support.inside import core_of
 from support.waiting import WAIT_SECONDS, loop_turns
 
 import octavo
@@ -107,7 +108,7 @@ async def test_closing_waits_for_a_slow_bookie(cluster: FakeCluster) -> None:
 async def test_what_lacks_copies_after_the_patience_is_the_debt_of_the_last_fragment(cluster: FakeCluster) -> None:
     async with await cluster.writer(full_copies=FullCopies.RECORDED, **PATIENT) as ledger:
         await ledger.add_many([b"x"] * 10)
-        await cluster.until(lambda: ledger._core.pipeline.debt().is_empty)
+        await cluster.until(lambda: not ledger.statistics().replication.short_entries)
         await cluster.bookies[2].stop()
         await ledger.add_many([b"y"] * 5)
     closed = await metadata_of(cluster, ledger)
@@ -121,7 +122,7 @@ async def test_what_a_change_of_the_ensemble_leaves_behind_is_the_debt_of_the_fr
         cluster.bookies[1].hold(Op.ADD)
         await ledger.add_many([b"x"] * 10)
         cluster.bookies[1].release(Op.ADD)
-        await cluster.until(lambda: ledger._core.pipeline.debt().is_empty)
+        await cluster.until(lambda: not ledger.statistics().replication.short_entries)
         cluster.bookies[1].hold(Op.ADD)
         await ledger.add_many([b"late"] * 4)  # on b0 and b2 only
         await cluster.bookies[2].stop()
@@ -139,7 +140,7 @@ async def test_what_the_bound_gives_up_is_owed(cluster: FakeCluster) -> None:
         cluster.bookies[2].hold(Op.ADD)
         for _ in range(8):
             await ledger.add(b"x" * 400)
-        assert ledger._core.pipeline.debt() == Debt(0, 7)
+        assert ledger.statistics().replication.short_entries == range(8)
         cluster.bookies[2].release(Op.ADD)
         await cluster.until(lambda: cluster.held(2, ledger.id).keys() == set(range(8)))
     # Given up is given up: the writer does not know any more what became of those.
@@ -190,7 +191,7 @@ async def test_closing_without_all_copies_is_refused_loses_nothing_and_can_be_tr
     with pytest.raises(LedgerClosedError):
         await ledger.add(b"y")
     cluster.bookies[2].release(Op.ADD)
-    await cluster.until(lambda: ledger._core.pipeline.debt().is_empty)
+    await cluster.until(lambda: not ledger.statistics().replication.short_entries)
     await ledger.close()
     closed = await metadata_of(cluster, ledger)
     assert (closed.last_entry_id, closed.last_fragment.debt) == (9, NO_DEBT)
@@ -201,7 +202,7 @@ async def test_a_bookie_that_is_gone_is_replaced_once_the_spare_has_the_copies(c
     held_at_change: list[set[int]] = []
     ledger = await cluster.writer(full_copies=FullCopies.REQUIRED, **HASTY)
     await ledger.add_many([b"full"] * 6)
-    await cluster.until(lambda: ledger._core.pipeline.debt().is_empty)
+    await cluster.until(lambda: not ledger.statistics().replication.short_entries)
 
     async def look(*arguments: Any) -> Any:
         held_at_change.append(set(cluster.held(3, ledger.id)))
@@ -230,7 +231,7 @@ async def test_a_joiner_that_fails_changes_nothing_and_another_one_is_taken() ->
     async with fake_cluster(5) as cluster:
         ledger = await cluster.writer(full_copies=FullCopies.REQUIRED, **HASTY)
         await ledger.add(b"x")
-        await cluster.until(lambda: ledger._core.pipeline.debt().is_empty)
+        await cluster.until(lambda: not ledger.statistics().replication.short_entries)
         for spare in (3, 4):
             cluster.bookies[spare].refuse(Op.ADD, BookieReadOnlyError("full"), times=1)
         await cluster.bookies[2].stop()
@@ -334,7 +335,7 @@ async def test_a_writer_that_has_failed_leaves_a_ledger_without_all_copies_open(
     ledger = await cluster.writer(full_copies=FullCopies.REQUIRED, **PATIENT)
     cluster.bookies[2].hold(Op.ADD)
     await ledger.add(b"x")
-    ledger._core.fail(LedgerFencedError("fenced"))
+    core_of(ledger).fail(LedgerFencedError("fenced"))
     with pytest.raises(OctavoError):
         await ledger.close()
     assert ledger.closed
@@ -348,7 +349,7 @@ async def abandoned(cluster: FakeCluster, kind: FullCopies) -> LedgerWriter:
     """Ten entries of which b2 has the first five, and a writer that is gone."""
     ledger = await cluster.writer(full_copies=kind, **PATIENT)
     await ledger.add_many([b"x"] * 5)
-    await cluster.until(lambda: ledger._core.pipeline.debt().is_empty)
+    await cluster.until(lambda: not ledger.statistics().replication.short_entries)
     cluster.bookies[2].drop(Op.ADD)
     await ledger.add_many([b"y"] * 5)
     await cluster.abandon(ledger)

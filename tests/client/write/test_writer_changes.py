@@ -26,6 +26,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId, EntryId
 from octavo.protocol.messages import Op, Ping
 from support.clusters.writing import FakeCluster, fake_cluster
+from support.inside import core_of
 from support.waiting import WAIT_SECONDS, loop_turns
 
 HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.001}
@@ -357,7 +358,7 @@ async def test_closing_waits_for_a_change_that_is_under_way(
 
 
 def looks_for_a_bookie(ledger: LedgerWriter) -> bool:
-    path = ledger._core.path
+    path = core_of(ledger).path
     return path is not None and path.replication.changes.phase is Phase.SEEKING
 
 

@@ -15,6 +15,7 @@ from octavo.metadata.store.driver import Kind
 from octavo.protocol.errors import MetadataError, OctavoError, TasksCancelledError
 from octavo.protocol.messages import Op
 from support.clusters.log_cluster import QUICK, LogCluster
+from support.inside import handle_of, view_of
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 import octavo
@@ -38,7 +39,7 @@ async def wait_lost(lease: Lease) -> None:
 
 def is_in_line(store: MetadataStore) -> bool:
     """Whether the standby waits for the lock, or in its line."""
-    return (Kind.LOCK, "lock") in store._handle.hub.watched
+    return (Kind.LOCK, "lock") in handle_of(store).hub.watched
 
 
 async def create(client: Client) -> None:
@@ -137,7 +138,7 @@ async def test_everything_that_waits_ends_and_so_does_closing(logs: LogCluster) 
 
 async def wait_as_a_follower(log: octavo.Log) -> asyncio.Task[None]:
     """Waits as a follower does that has seen everything that its handle knows; ends with an error only."""
-    view = log._view
+    view = view_of(log)
 
     async def wait() -> None:
         view.watch()

@@ -8,9 +8,11 @@ from functools import partial
 from typing import NamedTuple
 
 import pytest
+from octavo.client.log.documents.names import lock_name
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import MetadataUnavailableError, NotLeaderError
 from support.clusters.log_cluster import LogCluster, collect
+from support.inside import lead_of, line_of
 from support.metadata.interposed_store import InterposedStore
 from support.metadata.metadata_clusters import LEASE_SECONDS
 from support.waiting import WAIT_SECONDS, eventually
@@ -62,8 +64,7 @@ def _has_got_again(leader: Leader, count: int) -> bool:
 
 async def _is_wanted(leader: Leader) -> bool:
     """Whether another client waits for the lock."""
-    assert leader.writer._lease is not None
-    return await leader.handle._locks.line.waiting(leader.writer._lease._name) == 1
+    return await line_of(leader.handle).waiting(lock_name(lead_of(leader.writer).log_id)) == 1
 
 
 async def _lead(log: octavo.Log) -> octavo.LogWriter:
@@ -174,7 +175,7 @@ async def test_the_reason_of_a_lease_that_was_lost_says_how_late_it_was(
     leader = await leader_of(logs)
     other = await logs.metadata.open()
     await logs.metadata.advance(LEASE_SECONDS + 1, asleep=leader.handle)
-    held = await asyncio.wait_for(other.lock(leader.writer._lease._name, "another"), WAIT_SECONDS)  # type: ignore[union-attr]
+    held = await asyncio.wait_for(other.lock(lock_name(lead_of(leader.writer).log_id), "another"), WAIT_SECONDS)
     await leader.handle.renew_leases()
     await asyncio.wait_for(leader.writer.lost.wait(), WAIT_SECONDS)
     (text,) = said(caplog)

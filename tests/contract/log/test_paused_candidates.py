@@ -103,7 +103,7 @@ async def _paused_at(logs: LogCluster, number: int, *, rests: bool, before: bool
 
 async def _term_of(leader: octavo.LogWriter, logs: LogCluster) -> object:
     """The ledger or the term that it writes, and whether that is being ended."""
-    ledger_id = leader._active.ledger_id
+    ledger_id = leader.statistics().replication.ledger_id
     if logs.layout == "chain":
         return ledger_id, (await logs.store.read_ledger(ledger_id)).value.state
     stream = (await logs.store.read_stream(ledger_id)).value

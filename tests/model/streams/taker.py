@@ -190,7 +190,7 @@ class Taker(MachineRecovery):
 
     def _note_change(self, commit: Commit) -> StreamFragment:
         self._takeover.on_ensemble_changed(commit, 0)
-        return self._takeover._fragments[-1]
+        return self._takeover.ended_fragments[-1]
 
     def _finish(self) -> list[Message]:
         takeover = self._takeover
@@ -204,8 +204,7 @@ class Taker(MachineRecovery):
 
     def ensemble(self) -> tuple[BookieId, ...]:
         """Which bookies the next term begins with: those that the last entries were written back to."""
-        last: StreamFragment = (*self.base.fragments, *self._takeover._fragments)[-1]
-        return last.bookies
+        return self._takeover.ended_fragments[-1].bookies
 
     # --- for the promises ---------------------------------------------------------------------------------------------
 

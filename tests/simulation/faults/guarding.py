@@ -28,6 +28,7 @@ from octavo.security.scram import Key, verifier_of
 from simulation.engine.patches import Patch
 from simulation.judges.history import LedgerHistory, Violation
 from simulation.world import ClientHost, World
+from support.inside import connections_of
 
 ROLES: dict[str, frozenset[Role]] = {
     **{f"client-{number}": frozenset({Role.APPEND}) for number in range(20)},
@@ -168,7 +169,7 @@ class Intruding:
         elif name == "reader":
             return
         try:
-            answer = await client._pool.get(bookie_id).request(request, timeout_seconds=REQUEST_SECONDS)
+            answer = await connections_of(client).get(bookie_id).request(request, timeout_seconds=REQUEST_SECONDS)
         except OctavoError as error:
             world.trace.count(f"security: intruder met {type(error).__name__}")
             return
@@ -231,7 +232,7 @@ async def end_a_principal(world: World, host: ClientHost) -> None:
 async def _asks(client: Client, bookie_id: BookieId) -> bool:
     """Whether the bookie answers."""
     try:
-        await client._pool.get(bookie_id).request(Info(), timeout_seconds=REQUEST_SECONDS)
+        await connections_of(client).get(bookie_id).request(Info(), timeout_seconds=REQUEST_SECONDS)
     except OctavoError:
         return False
     return True

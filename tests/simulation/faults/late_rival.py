@@ -12,6 +12,7 @@ from octavo.protocol.messages import ReadFlag, ReadLac
 from simulation.judges.stream_history import StreamLogHistory
 from simulation.workload.log_workload import PASSWORD
 from simulation.world import ClientHost, Machine
+from support.inside import connections_of
 
 
 def take_over(rival: ClientHost, history: StreamLogHistory) -> None:
@@ -40,7 +41,7 @@ def fence_late(rival: ClientHost, machine: Machine, ledger_id: LedgerId, term: i
         client = await host.connect()
         request = ReadLac(ledger_id, key, ReadFlag.FENCE, term, None, 0, 0, 0)
         try:
-            await client._pool.get(bookie_id).request(request, timeout_seconds=5.0)
+            await connections_of(client).get(bookie_id).request(request, timeout_seconds=5.0)
         except OctavoError as error:
             host.world.note(host.name, "fence of term %d: %s", term, f"{type(error).__name__} {error.message}")
         else:

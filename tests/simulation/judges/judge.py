@@ -14,6 +14,7 @@ from octavo.protocol.messages import Read, ReadAnswer, ReadFlag
 from simulation.judges.history import LedgerHistory, Violation
 from simulation.workload.workload import read_everything
 from simulation.world import ClientHost, World
+from support.inside import connections_of
 
 ATTEMPTS_MAX = 20
 """Attempts to read a ledger or to ask a bookie before the universe fails (rule I8)."""
@@ -141,7 +142,7 @@ class Judge:
     async def _expect_refusal(self, client: Client, ledger: LedgerHistory, bookie_id: BookieId, request: Read) -> None:
         """A bookie that holds entries of a private ledger gives none to a client without the key (rule S3)."""
         try:
-            answer = await client._pool.get(bookie_id).request(request, timeout_seconds=5.0)
+            answer = await connections_of(client).get(bookie_id).request(request, timeout_seconds=5.0)
         except OctavoError:
             self.world.trace.count("reads of private ledgers refused")
             return
@@ -151,7 +152,7 @@ class Judge:
     async def _ask(self, client: Client, ledger: LedgerHistory, bookie_id: BookieId, request: Read) -> ReadAnswer:
         for _ in range(ATTEMPTS_MAX):
             try:
-                answer = await client._pool.get(bookie_id).request(request, timeout_seconds=5.0)
+                answer = await connections_of(client).get(bookie_id).request(request, timeout_seconds=5.0)
             except OctavoError as error:
                 if ledger.deleted:  # a delete that a client requested earlier has taken effect
                     raise _LedgerGoneError from error

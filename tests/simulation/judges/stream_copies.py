@@ -17,6 +17,7 @@ from simulation.judges.stream_history import StreamLogHistory
 from simulation.workload.log_books import OwedByStream
 from simulation.workload.log_workload import PASSWORD
 from simulation.world import Machine, World
+from support.inside import connections_of
 
 ATTEMPTS_MAX = 20
 """Attempts to ask a bookie, half a second apart."""
@@ -113,7 +114,7 @@ class StreamCopies:
     async def _ask(self, bookie_id: BookieId, request: Read) -> ReadAnswer:
         for _ in range(ATTEMPTS_MAX):
             try:
-                answer = await self._client._pool.get(bookie_id).request(request, timeout_seconds=5.0)
+                answer = await connections_of(self._client).get(bookie_id).request(request, timeout_seconds=5.0)
             except OctavoError as error:
                 if self._history.roots.deleted:  # a delete that a client requested earlier has taken effect
                     raise StreamGoneError from error

@@ -14,6 +14,7 @@ from octavo.repair.operate.operators import RepairStatus, read_status
 from simulation.judges.history import Violation
 from simulation.judges.stream_history import StreamLogHistory
 from simulation.world import ClientHost, World
+from support.inside import connections_of
 
 PAUSE_SECONDS = 0.5
 
@@ -92,7 +93,7 @@ class _Observer:
         if gone and not _rightly_blocked(metadata, gone, there, status):
             self.lacking = f"ledger {metadata.ledger_id} names {sorted(gone)}"
             return False
-        holes = await ask_members(client._pool, metadata, there, timeout_seconds=2.0)
+        holes = await ask_members(connections_of(client), metadata, there, timeout_seconds=2.0)
         if holes.short or holes.silent:
             self.lacking = f"ledger {metadata.ledger_id}: {holes}"
             return False

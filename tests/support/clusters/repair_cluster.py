@@ -30,6 +30,7 @@ from octavo.repair.agent import Agent
 from octavo.repair.base.documents import SUMMARY, Summary, decode_summary
 from octavo.repair.base.settings import RepairSettings
 from support.disks.faulty_filesystem import MemoryFileSystem
+from support.inside import connections_of
 from support.metadata.memory_stores import memory_uri
 
 import octavo
@@ -151,7 +152,7 @@ class RepairCluster:
         self._killed.add(client)
         await client._store.close()  # first: from here on it changes no metadata
         await client._departures.close()
-        await client._pool.close()
+        await connections_of(client).close()
 
     async def _close_client(self, client: octavo.Client) -> None:
         with contextlib.suppress(*([octavo.OctavoError] if client in self._killed else [])):

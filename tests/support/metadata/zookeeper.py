@@ -16,6 +16,7 @@ from pathlib import Path
 from octavo.metadata import MetadataStore
 from octavo.metadata.zookeeper.messages import close_session, handshake, parse_handshake
 from octavo.metadata.zookeeper.store import ZooKeeperRecordStore
+from support.inside import handle_of
 from zookeeper_server import ServerGroup, Settings
 
 QUICK = Settings(tick_milliseconds=200, sync=False)
@@ -43,7 +44,7 @@ def new_cluster_uri() -> str:
 
 def records_of(store: MetadataStore) -> ZooKeeperRecordStore:
     """The driver under a handle."""
-    records = store._handle.records()
+    records = handle_of(store).records()
     assert isinstance(records, ZooKeeperRecordStore)
     return records
 

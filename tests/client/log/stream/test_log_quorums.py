@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.client.log.writer.life import Life
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.metadata.updates.page_out import page_out
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError
@@ -16,6 +15,7 @@ from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
 from octavo.protocol.quorums import Quorums
 from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
+from support.inside import active_of
 from support.metadata.interposed_store import InterposedStore
 from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, loop_turns
@@ -199,8 +199,8 @@ async def test_a_change_whose_segment_fails_is_made_after_healing(logs: LogClust
         pending = writer.add_nowait(b"1")
         changing = asyncio.create_task(writer.change(ensemble_size=5))
         await loop_turns(50)
-        writer._active.core.fail(octavo.QuorumLostError("for a test"))
-        assert writer._life is Life.HEALING
+        active_of(writer).core.fail(octavo.QuorumLostError("for a test"))
+        assert writer.statistics().state == "healing"
         for bookie in logs.bookies:
             bookie.release(Op.ADD)
         await asyncio.wait_for(changing, WAIT_SECONDS)

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from octavo.client.log.writer.life import Life
 from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.changes import BeginTakeover
 from octavo.metadata.stream.model import StreamMetadata, StreamState
@@ -51,7 +50,7 @@ async def test_also_by_a_leader_that_has_just_met_the_rival(logs: LogCluster) ->
     writer = await log.take_over()
     await writer.add(b"a")
     ledger_id = await begin_takeover(logs, 2)
-    await eventually(lambda: writer._life is Life.HEALING)
+    await eventually(lambda: writer.statistics().state == "healing")
     await writer.close()
     stream = (await logs.store.read_stream(ledger_id)).value
     assert (stream.state, stream.term, stream.end_position) == (StreamState.AT_REST, 2, 0)

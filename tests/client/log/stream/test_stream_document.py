@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo.client.arguments import Protection
 from octavo.client.client import Client
 from octavo.client.log.documents.chain import NO_RETENTION, LogDocument, LogState, Retention, decode_log
 from octavo.client.log.documents.names import list_document
@@ -48,8 +47,8 @@ from octavo.protocol.errors import (
     NotEnoughBookiesError,
 )
 from octavo.protocol.ids import LedgerId
-from octavo.protocol.quorums import Quorums
 from support.clusters.log_cluster import LogCluster, open_log_cluster
+from support.inside import access_of
 from support.metadata.log_documents import empty_log
 from support.metadata.metadata_clusters import DRIVERS
 
@@ -198,8 +197,9 @@ async def logs(tmp_path: Path) -> Any:
 
 
 async def create(client: Client, *, layout: Any = "stream", private: bool = False) -> Log:
-    protection = Protection(b"secret", Digest.HMAC_SHA256, private)
-    return await client._logs.create("orders", Quorums(3, 3, 2), protection, NO_RETENTION, layout)
+    return await client.create_log(
+        "orders", password=b"secret", digest=Digest.HMAC_SHA256, private=private, layout=layout
+    )
 
 
 async def document(store: MetadataStore) -> StreamLogDocument | LogDocument | None:
@@ -329,7 +329,7 @@ async def test_a_stream_that_a_dead_creator_has_made_late_is_deleted_by_the_log(
     with pytest.raises(MetadataUnavailableError):
         await creating
     assert len(await logs.ledgers()) == 2
-    keeper = StreamHousekeeper(other._logs._access, "orders", log.log_id)
+    keeper = StreamHousekeeper(access_of(other), "orders", log.log_id)
     await keeper.delete_abandoned(await read_stream_log(logs.store, "orders"))
     assert len(await logs.ledgers()) == 1
 
@@ -368,9 +368,8 @@ async def test_a_cancelled_creation_leaves_no_log_or_a_whole_one(logs: LogCluste
 
 async def test_without_bookies_no_log_is_made_and_nothing_is_left(logs: LogCluster) -> None:
     client, _ = await logs.interposed_client()
-    protection = Protection(b"", Digest.CRC32C)
     with pytest.raises(NotEnoughBookiesError):
-        await client._logs.create("orders", Quorums(9, 9, 9), protection, NO_RETENTION, "stream")
+        await client.create_log("orders", 9, 9, 9, layout="stream")
     assert await document(logs.store) is None
     assert not await logs.ledgers()
 
@@ -393,7 +392,7 @@ async def test_a_creation_that_fails_forgets_no_stream_that_a_dead_creator_has_m
     await reached.wait()
     other, _ = await logs.interposed_client()
     with pytest.raises(NotEnoughBookiesError):
-        await other._logs.create("orders", Quorums(9, 9, 9), Protection(b"", Digest.CRC32C), NO_RETENTION, "stream")
+        await other.create_log("orders", 9, 9, 9, layout="stream")
     assert [name async for name in other.list_logs()] == []
     go_on.set()
     with pytest.raises(MetadataUnavailableError):
@@ -416,7 +415,7 @@ async def test_a_creation_that_fails_leaves_nothing_when_it_finds_what_the_dead_
     assert len(await logs.ledgers()) == 1
     other, _ = await logs.interposed_client()
     with pytest.raises(NotEnoughBookiesError):
-        await other._logs.create("orders", Quorums(9, 9, 9), Protection(b"", Digest.CRC32C), NO_RETENTION, "stream")
+        await other.create_log("orders", 9, 9, 9, layout="stream")
     assert await document(logs.store) is None
     assert not await logs.ledgers()
 

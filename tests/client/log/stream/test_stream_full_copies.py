@@ -17,6 +17,7 @@ from octavo.protocol.messages import Op
 from octavo.protocol.places import place
 from support.clusters.fake_bookie import registered_bookies
 from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
+from support.inside import active_of
 from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
@@ -49,7 +50,7 @@ def owing(term: int, first: int, last: int) -> Debt:
 async def test_a_log_with_all_copies_rests_without_debt(logs: LogCluster) -> None:
     log = await recorded_log(logs, full_copies_patience_seconds=WAIT_SECONDS)
     async with log.lead() as writer:
-        assert isinstance(writer._active.core.copies, RecordedCopies)
+        assert isinstance(active_of(writer).core.copies, RecordedCopies)
         await asyncio.gather(*(writer.add(b"x") for _ in range(10)))
     root = await logs.root()
     assert (root.state, root.full_copies) == (StreamState.AT_REST, FullCopies.RECORDED)
@@ -90,9 +91,10 @@ async def test_what_lacks_copies_at_rest_is_recorded(logs: LogCluster) -> None:
 async def test_a_roll_and_a_renewal_record_what_they_leave_behind_and_wait_for_nothing(logs: LogCluster) -> None:
     log = await recorded_log(logs, full_copies_patience_seconds=WAIT_SECONDS)
     writer = await log.lead()
-    assert isinstance(writer._active, StreamSegment)
-    assert isinstance(writer._active.core.copies, RecordedCopies)
-    segment = writer._active.term
+    active = active_of(writer)
+    assert isinstance(active, StreamSegment)
+    assert isinstance(active.core.copies, RecordedCopies)
+    segment = active.term
     term = segment.term
     logs.bookies[2].hold(Op.ADD)
     for _ in range(3):
@@ -218,9 +220,10 @@ async def test_a_log_without_the_option_records_nothing(logs: LogCluster) -> Non
     writer = await log.lead()
     logs.bookies[2].hold(Op.ADD)
     await writer.add(b"x")
-    assert isinstance(writer._active, StreamSegment)
-    assert writer._active.core.copies is NO_COPIES
-    assert await writer._active.term.roll()
+    active = active_of(writer)
+    assert isinstance(active, StreamSegment)
+    assert active.core.copies is NO_COPIES
+    assert await active.term.roll()
     await writer.close()
     root = await logs.root()
     assert root.full_copies is None

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from octavo.client.client import Client
 from octavo.client.log.documents.names import list_document
-from octavo.client.log.writer.life import Life
 from octavo.client.options import ClientOptions
 from octavo.metadata.stream.changes import BeginTakeover
 from octavo.metadata.stream.model import StreamMetadata, StreamState
@@ -24,6 +23,7 @@ from octavo.protocol.messages import Op
 from octavo.protocol.places import place
 from support.clusters.fake_bookie import FakeBookie
 from support.clusters.log_cluster import QUICK, LogCluster, collect, open_log_cluster
+from support.inside import active_of
 from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
@@ -40,7 +40,7 @@ async def logs() -> AsyncIterator[LogCluster]:
 
 async def fail(writer: octavo.LogWriter, error: OctavoError) -> None:
     """Let the term that is written fail, as any defect or lost quorum would."""
-    writer._active.core.fail(error)
+    active_of(writer).core.fail(error)
 
 
 async def test_a_leader_that_heals_stays_the_same_leader_in_the_next_term(logs: LogCluster) -> None:
@@ -140,7 +140,7 @@ async def test_a_term_that_a_leader_gave_up_opening_and_that_stands_after_all_is
         await writer.add(b"0")
         store.interpose("compare_and_set_stream", delayed)
         if given_up == "renewal":
-            renewing = asyncio.ensure_future(writer._active.term.renew())  # type: ignore[attr-defined]
+            renewing = asyncio.ensure_future(active_of(writer).term.renew())  # type: ignore[attr-defined]
             await asyncio.wait_for(sent.wait(), WAIT_SECONDS)
         await fail(writer, octavo.QuorumLostError("for a test"))
         assert await asyncio.wait_for(writer.add(b"1"), WAIT_SECONDS) == 1
@@ -164,7 +164,7 @@ async def test_a_rival_that_was_quicker_ends_the_leader_and_its_adds_are_told_ap
     await logs.bookies[0].received(Op.ADD, 2)
     taking = asyncio.ensure_future(other.take_over().__aenter__())
     await eventually(lambda: all(bookie.held(Op.ADD) == 2 for bookie in logs.bookies))  # its copies are written back
-    await eventually(lambda: old._life is Life.HEALING)
+    await eventually(lambda: old.statistics().state == "healing")
     for bookie in logs.bookies:
         bookie.release(Op.ADD)
     async with await taking as new:
@@ -191,7 +191,7 @@ async def test_a_takeover_that_another_client_begins_and_does_not_end_is_ended_b
 async def test_adds_go_on_across_a_renewal(logs: LogCluster) -> None:
     log = await logs.log()
     async with log.lead() as writer:
-        active: Any = writer._active
+        active: Any = active_of(writer)
         segment = active.term
         adds = [asyncio.ensure_future(writer.add(b"%d" % number)) for number in range(50)]
         await loop_turns(1)
@@ -210,7 +210,7 @@ async def test_a_bookie_that_refuses_the_term_for_doubt_is_got_back_by_a_renewal
     log = await logs.log(log_retention_seconds=0.02, resend_delay_seconds=0.01)
     async with log.lead() as writer:
         await writer.add(b"0")
-        active: Any = writer._active
+        active: Any = active_of(writer)
         segment = active.term
         doubtful = logs.bookies[2]
         doubtful.refuse(Op.ADD, BookieInDoubtError("it has lost a disk"))
@@ -232,8 +232,8 @@ async def test_a_log_rolls_by_size_and_by_age_and_adds_go_on(logs: LogCluster) -
         while len((await logs.root()).fragments) < 5:
             assert await writer.add(b"x" * 100) == count
             count += 1
-        await eventually(lambda: writer._rolling is None)
-        active = writer._active
+        await eventually(lambda: not writer.statistics().is_rolling)
+        active = active_of(writer)
         assert active.core.length_pushed == 100 * count, "of all fragments"
         assert active.full_at == (await logs.root()).last_fragment.length_before + 1000
         sizes = [one.length_before for one in (await logs.root()).fragments]

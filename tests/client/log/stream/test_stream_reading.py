@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from octavo.client.arguments import Protection
 from octavo.client.client import Client
-from octavo.client.log.documents.chain import NO_RETENTION
 from octavo.client.log.stream.view import StreamView
 from octavo.client.options import ClientOptions
 from octavo.client.read.terms import PieceMovedError
@@ -37,6 +35,7 @@ from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
 from support.clusters.fake_bookie import FakeBookie
 from support.clusters.log_cluster import QUICK, LogCluster, open_log_cluster
+from support.inside import access_of, view_of
 from support.metadata.interposed_store import InterposedStore
 from support.metadata.metadata_clusters import DRIVERS
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
@@ -62,7 +61,7 @@ class StreamLog:
         self.logs = logs
         self.reader = reader
         self.streams = streams
-        self.ledger_id = reader._layout.view.document.ledger_id  # type: ignore[attr-defined]
+        self.ledger_id = view_of(reader).document.ledger_id  # type: ignore[attr-defined]
 
     async def write(self, *payloads: bytes) -> int:
         """In a term of its own, at rest afterwards; gives its term."""
@@ -96,9 +95,9 @@ class StreamLog:
 
 async def stream_log(logs: LogCluster, quorums: Quorums = THREE, **options: float) -> StreamLog:
     client = await logs.client(**options)
-    protection = Protection(PASSWORD, Digest.CRC32C)
-    log = await client._logs.create("orders", quorums, protection, NO_RETENTION, "stream")
-    return StreamLog(logs, log, (await logs.client())._logs._access.streams)
+    sizes = quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum
+    log = await client.create_log("orders", *sizes, password=PASSWORD)
+    return StreamLog(logs, log, access_of(await logs.client()).streams)
 
 
 async def test_positions_are_dense_over_terms(logs: LogCluster) -> None:
@@ -371,7 +370,7 @@ async def test_a_reader_that_lags_behind_its_fragments_is_told_that_they_have_mo
 
 
 def stream_view(log: octavo.Log) -> StreamView:
-    view = log._view
+    view = view_of(log)
     assert isinstance(view, StreamView)
     return view
 
@@ -540,7 +539,7 @@ async def test_what_became_of_a_leader_is_told_from_pages(logs: LogCluster) -> N
         await made.write(payload)
     await page_out(logs.store, made.ledger_id, writer_token="test")
     await made.reader.refresh()
-    view = made.reader._view
+    view = view_of(made.reader)
     assert [await view.end_of_term(term) for term in range(5)] == [0, 1, 2, 3, None]
     await made.reader.truncate(3)
     assert [await view.end_of_term(term) for term in range(5)] == [None, None, None, None, None]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from octavo.client.log.stream.lead import StreamSegment
 from octavo.client.log.writer.writer import LogWriter
+from octavo.client.options import ClientOptions
 from octavo.client.terms.term import Term
 from octavo.client.write.copies.policy import RequiredCopies
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
@@ -27,6 +28,7 @@ from octavo.protocol.messages import Add, AddFlag, Op, Reply
 from octavo.protocol.places import place
 from support.clusters.fake_bookie import FakeBookie, registered_bookies
 from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
+from support.inside import active_of, lead_of, lock_of
 from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
@@ -42,7 +44,7 @@ async def logs() -> AsyncIterator[LogCluster]:
 
 
 def segment_of(writer: LogWriter) -> Term:
-    segment = writer._active
+    segment = active_of(writer)
     assert isinstance(segment, StreamSegment)
     assert isinstance(segment.core.copies, RequiredCopies)
     return segment.term
@@ -90,8 +92,9 @@ async def test_entries_take_room_in_the_window_of_the_log_until_they_have_all_co
         logs.bookies[2].release(Op.ADD)
         assert await blocked == 4
         await until_full(writer)
-        assert (writer._free_entries, writer._short_entries, writer._short_bytes) == (4, 0, 0)
-        assert writer._free_bytes == writer._options.window_bytes
+        adds = writer.statistics().adds
+        assert (adds.free_entries, adds.held_entries, adds.held_bytes) == (4, 0, 0)
+        assert adds.free_bytes == ClientOptions().window_bytes
     check_copies(logs, await logs.root())
 
 
@@ -177,8 +180,7 @@ async def test_a_leader_whose_lock_is_lost_does_not_wait_for_copies_for_ever(log
     writer = await (await logs.log(**BRIEF)).lead()
     logs.bookies[2].hold(Op.ADD)
     await writer.add(b"x")
-    assert writer._lease is not None
-    await writer._lease.release()
+    await lock_of(writer).release()
     await writer.lost.wait()
     await writer.close()
     assert writer.closed
@@ -395,7 +397,7 @@ async def test_a_bookie_that_lost_a_disk_gets_its_copies_and_the_next_term(logs:
     blocked = asyncio.ensure_future(writer.add(b"y"))
     await eventually(lambda: segment.is_refused_for_doubt)
     assert not blocked.done()
-    await writer._lead.look_after()
+    await lead_of(writer).look_after()
     assert segment.term == term + 1
     assert await blocked == 3
     await writer.close()
@@ -438,7 +440,8 @@ async def test_a_leader_heals_and_gives_back_the_room_of_what_the_term_before_la
     assert await blocked == 4
     logs.bookies[2].release(Op.ADD)
     await until_full(writer)
-    assert (writer._free_entries, writer._short_entries) == (4, 0)
+    adds = writer.statistics().adds
+    assert (adds.free_entries, adds.held_entries) == (4, 0)
     await writer.close()
     assert (await logs.root()).end_position == 4
 

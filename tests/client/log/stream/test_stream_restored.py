@@ -8,6 +8,7 @@ import pytest
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.ids import LedgerId
 from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
+from support.inside import active_of
 from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS
 
@@ -53,7 +54,7 @@ async def go_on(log: octavo.Log, writer: octavo.LogWriter, how: str) -> None:
     if how == "taken over":
         writer = await log.take_over()
     elif how == "renewed":
-        await writer._active.term.renew()  # type: ignore[attr-defined]
+        await active_of(writer).term.renew()  # type: ignore[attr-defined]
     await writer.add(b"after the dump")
     await writer.add(b"and known to the bookies as confirmed")
     await writer.close()

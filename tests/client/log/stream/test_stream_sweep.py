@@ -15,6 +15,7 @@ from octavo.client.log.stream.lead import StreamSegment
 from octavo.client.options import ClientOptions
 from octavo.protocol.errors import InternalError, MetadataUnavailableError, OctavoError
 from support.clusters.log_cluster import QUICK, LogCluster, open_log_cluster
+from support.inside import active_of
 from support.metadata.interposed_store import InterposedStore
 from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, loop_turns
@@ -110,13 +111,13 @@ async def life(client: octavo.Client, known: Known) -> None:
 
 
 async def _renew(writer: octavo.LogWriter) -> None:
-    segment = writer._active
+    segment = active_of(writer)
     assert isinstance(segment, StreamSegment)
     await segment.term.renew()
 
 
 async def _fail(writer: octavo.LogWriter) -> None:
-    writer._active.core.fail(octavo.QuorumLostError("for a test"))
+    active_of(writer).core.fail(octavo.QuorumLostError("for a test"))
 
 
 async def check(logs: LogCluster, known: Known) -> None:

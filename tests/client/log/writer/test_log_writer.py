@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from octavo.protocol.messages import Op
 from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
+from support.inside import active_of
 from support.metadata.interposed_store import InterposedStore
 from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
@@ -86,7 +87,7 @@ async def test_an_add_of_the_turn_in_which_the_writer_is_closed_is_refused(logs:
 
 async def fail(writer: octavo.LogWriter) -> None:
     """Let the segment that is written fail, as any defect or lost quorum would."""
-    writer._active.core.fail(octavo.QuorumLostError("for a test"))
+    active_of(writer).core.fail(octavo.QuorumLostError("for a test"))
 
 
 # --- roll -------------------------------------------------------------------------------------------------------------
@@ -113,10 +114,10 @@ async def test_a_roll_that_cannot_be_made_raises_and_the_present_segment_serves_
 async def test_a_roll_of_a_writer_that_heals_returns_in_the_new_segment(logs: LogCluster) -> None:
     log, writer, _ = await led(logs)
     assert await writer.add(b"0") == 0
-    before = writer._active
+    before = writer.statistics().heals
     await fail(writer)
     await asyncio.wait_for(writer.roll(), WAIT_SECONDS)
-    assert writer._active is not before
+    assert writer.statistics().heals == before + 1
     assert await writer.add(b"1") == 1
     await writer.close()
     assert await collect(log, 0, 2) == [b"0", b"1"]
@@ -132,14 +133,14 @@ async def test_a_roll_that_a_failure_of_the_segment_cuts_short_returns_in_the_ne
     adding = asyncio.ensure_future(writer.add(b"1"))
     received = logs.bookies[0].received
     await received(Op.ADD, 2)
-    before = writer._active
+    before = writer.statistics().heals
     rolling = asyncio.ensure_future(writer.roll())
     await loop_turns(3)
     await fail(writer)
     for bookie in logs.bookies:
         bookie.release(Op.ADD)
     await asyncio.wait_for(rolling, WAIT_SECONDS)
-    assert writer._active is not before
+    assert writer.statistics().heals == before + 1
     assert await asyncio.wait_for(adding, WAIT_SECONDS) == 1
     await writer.close()
     assert await collect(log, 0, 2) == [b"0", b"1"]
