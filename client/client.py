@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, overload
 
 from octavo.client.arguments import (
@@ -113,14 +114,14 @@ class Client(LogFace, Closable):
         self._cluster_id = cluster_id
         self._options = options
         self._rng = rng if rng is not None else random.Random()
-        self._wall_clock = wall_clock if wall_clock is not None else lambda: datetime.now(UTC)
+        self._wall_clock = wall_clock if wall_clock is not None else partial(datetime.now, UTC)
         self._departures = Departures(store)
         self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=self._rng)
         self._placer = Placer(
             store, rng=self._rng, least=Spread(*options.spread_min), watched=self._pool.registrations,
             quarantined=lambda: self._pool.quarantined() | self._departures.departed,
         )  # fmt: skip
-        self._writer_tools = WriterTools(store, self._pool, self._placer, options, self._clock_ms)
+        self._writer_tools = tools = WriterTools(store, self._pool, self._placer, options, self._wall_clock)
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
         self._ender = Ender(
             store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng,
@@ -130,11 +131,11 @@ class Client(LogFace, Closable):
         self._readers: dict[LedgerReader, None] = {}
         self._creations = Creations()
         access = LedgerAccess(
-            store, options, self._clock_ms, self._token, self._rng.uniform, TakeoverPacing(self._rng.uniform),
+            store, options, tools.clock_ms, self._token, self._rng.uniform, TakeoverPacing(self._rng.uniform),
             create=self._create_segment, read=self._reader,
             open=lambda ledger_id, password, recover: self._open(ledger_id, password, None, recover=recover),
             streams=Streams(
-                self._writer_tools, self._ender.taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
+                tools, self._ender.taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
                 wall_clock=self._wall_clock, on_core=self._departures.tell,
             ), boot_clock=boot_clock or boot_clock_of(loop, self._rng), counts=self._pool.counts,
         )  # fmt: skip
@@ -552,10 +553,6 @@ class Client(LogFace, Closable):
 
     def _token(self) -> str:
         return f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
-
-    def _clock_ms(self) -> int:
-        """The time of day in milliseconds since 1970."""
-        return int(self._wall_clock().timestamp() * 1000)
 
     def _forget(self, writer: LedgerWriter) -> None:
         self._writers.pop(writer.id, None)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.front.adds import frames_of
+from octavo.client.write.front.batching import frames_of
 from octavo.metadata.ledger.debts import NO_DEBT, Debt
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata
 from octavo.protocol.entries import LedgerSecrets, Opener

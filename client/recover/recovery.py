@@ -27,7 +27,7 @@ from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.ensemble_changes import Commit
-from octavo.client.write.front.adds import frames_of
+from octavo.client.write.front.batching import frames_of
 from octavo.client.write.replication import Replication
 from octavo.metadata.ledger.changes import BeginRecovery, FinishRecovery
 from octavo.metadata.ledger.debts import Debt, FullCopies

@@ -21,6 +21,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from octavo.client.choose.placer import Placer
@@ -28,15 +29,15 @@ from octavo.client.options import ClientOptions
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.ensemble_changes import Commit
-from octavo.client.write.front.adds import copy_error, frames_of, internal_error, reject
-from octavo.client.write.front.batching import WAIT_SECONDS_MAX
+from octavo.client.write.front.adds import EMPTY_DEQUE, copy_error, internal_error, reject
+from octavo.client.write.front.batching import WAIT_SECONDS_MAX, frames_of
 from octavo.client.write.lac_sender import LacSender
 from octavo.client.write.own_metadata import OwnMetadata
 from octavo.client.write.part import Part
 from octavo.client.write.pipeline import Pipeline
 from octavo.client.write.policies import NO_COPIES, Copies, Deferred
 from octavo.client.write.replication import Replication
-from octavo.client.write.write_path import EMPTY_DEQUE, EMPTY_PIPELINE, EmptyPipeline, WritePath
+from octavo.client.write.write_path import EMPTY_PIPELINE, EmptyPipeline, WritePath
 from octavo.client.write.writer_life import WriterLife, WriterState
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.own_tasks import result_of
@@ -63,10 +64,14 @@ class WriterTools(NamedTuple):
     pool: ConnectionPool
     placer: Placer
     options: ClientOptions
-    clock_ms: Callable[[], int]
-    """The time of day in milliseconds since 1970, which is sealed into the entries."""
+    wall_clock: Callable[[], datetime]
+    """The time of day, which is sealed into the entries."""
     wait_seconds_max: float = WAIT_SECONDS_MAX
     """The longest time that adds wait for later adds to join their frame."""
+
+    def clock_ms(self) -> int:
+        """The time of day in milliseconds since 1970."""
+        return int(self.wall_clock().timestamp() * 1000)
 
 
 def _nothing() -> None:
@@ -80,17 +85,17 @@ async def _nothing_to_wait_for() -> None:
 class CoreFront(NamedTuple):
     """The side that brings payloads to a core, as the core sees it: what it is told, and asked."""
 
-    acknowledged: Callable[[int, int, int], None]
-    """``acknowledged(first, last, payload_bytes)``: the entries at these positions are acknowledged, in order. With
-    deferred sync: accepted."""
+    acknowledged: Callable[[int, int], None]
+    """``acknowledged(stop, payload_bytes)``: every entry below this position is acknowledged, this number of bytes
+    more than before. With deferred sync: accepted."""
     freed: Callable[[int, int], None]
     """``freed(entries, payload_bytes)``: acknowledged entries need no room any more. Only where acknowledging them does
     not free it."""
     failed: Callable[[OctavoError], None]
     """The core has failed, and rejected what was pending. Called once."""
     reject_pending: Callable[[OctavoError, bool], bool] = lambda _error, _in_doubt: False
-    """``reject_pending(error, in_doubt)``: nothing more is acknowledged. Whether the front had adds that it did not
-    push. ``in_doubt``: what was sent may be on a bookie (rule W6)."""
+    """``reject_pending(error, in_doubt)``: nothing more is acknowledged. Whether the front had adds that are not.
+    ``in_doubt``: what was sent may be on a bookie (rule W6)."""
     is_adding: Callable[[], bool] = lambda: False
     """Whether the front has adds of this turn that are not pushed yet."""
     go_on: Callable[[], None] = _nothing
@@ -137,7 +142,7 @@ class Core:
         self.sealed_at_ms = 0
         """The time of the last sealing, in milliseconds since 1970."""
         self._options = tools.options
-        self._clock_ms = tools.clock_ms
+        self._wall_clock = tools.wall_clock
         self._front = front
         self._not_closed = not_closed
         self._on_ending = on_ending
@@ -264,7 +269,7 @@ class Core:
 
     def _next_sealed_at_ms(self) -> int:
         """The time of day, or the previous time if the clock went back: times never decrease within a ledger."""
-        self.sealed_at_ms = now = max(self.sealed_at_ms, self._clock_ms())
+        self.sealed_at_ms = now = max(self.sealed_at_ms, int(self._wall_clock().timestamp() * 1000))
         return now
 
     def _set_up(self) -> WritePath:
@@ -324,8 +329,7 @@ class Core:
     def _acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
         if self.deferred is not None:
             self.deferred.accepted(last + 1 - first, payload_bytes)
-        shift = self.position_shift
-        self._front.acknowledged(first + shift, last + shift, payload_bytes)
+        self._front.acknowledged(last + 1 + self.position_shift, payload_bytes)
         while self._waiters and self._waiters[0][0] <= last:
             acknowledged = self._waiters.popleft()[1]
             if not acknowledged.done():

@@ -16,6 +16,7 @@ from octavo.client.same_loop import check_loop
 from octavo.client.statistics.writers import LedgerWriterStatistics
 from octavo.client.write.core import Core
 from octavo.client.write.front.adds import Payload, checked_payload, reject
+from octavo.client.write.front.front import Waiting
 from octavo.client.write.front.held_adds import AlreadyAddedError, Held, HeldAdds, TooFarAheadError
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.ledger.model import LedgerMetadata
@@ -196,7 +197,7 @@ class ExplicitIdWriter(Closable):
                 "add the missing entries first"
             ) from None
         for add in released:
-            self._writer._enqueue([add.payload], add.tag)
+            self._writer._front.enqueue(Waiting((add.payload,), add.tag))
         return future
 
     def _writer_failed(self, error: OctavoError) -> None:

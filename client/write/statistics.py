@@ -13,6 +13,7 @@ from octavo.client.statistics.writers import (
 )
 from octavo.client.write.core import Core
 from octavo.client.write.ensemble_changes import Phase
+from octavo.client.write.front.front import Front
 from octavo.client.write.writer_life import WriterState
 from octavo.metadata.ledger.model import LedgerMetadata
 
@@ -27,14 +28,14 @@ _STATES: Final[dict[WriterState, LedgerWriterState]] = {
 }
 
 
-def ledger_writer_statistics(core: Core, adds: AddStatistics) -> LedgerWriterStatistics:
+def ledger_writer_statistics(core: Core, front: Front) -> LedgerWriterStatistics:
     """The statistics of a ledger's writer with this core."""
     failure = core.life.failure
     return LedgerWriterStatistics(
         ledger_id=core.id,
         state=_STATES[core.life.state],
         failure=None if failure is None else failure.message,
-        adds=adds,
+        adds=add_statistics(front),
         replication=replication_statistics(core),
     )
 
@@ -87,6 +88,23 @@ def _before_the_first_add(metadata: LedgerMetadata, lac: int | None, length: int
     )
 
 
-def payload_bytes(payloads: Iterable[bytes]) -> int:
-    """How long these payloads are together."""
+def add_statistics(front: Front, *, are_in_doubt: bool = False) -> AddStatistics:
+    """Where the adds of this front are. ``are_in_doubt``: what was sent is."""
+    sent_entries = sum(len(batch.payloads) for batch in front.batches)
+    return AddStatistics(
+        queued_entries=sum(len(waiting.payloads) - waiting.at for waiting in front.queue),
+        queued_bytes=sum(_payload_bytes(waiting.payloads[waiting.at :]) for waiting in front.queue),
+        collected_entries=len(front.payloads),
+        collected_bytes=_payload_bytes(front.payloads),
+        unacknowledged_entries=sent_entries,
+        unacknowledged_bytes=sum(_payload_bytes(batch.payloads) for batch in front.batches),
+        in_doubt_entries=sent_entries if are_in_doubt else 0,
+        held_entries=front.short_entries,
+        held_bytes=front.short_bytes,
+        free_entries=front.free_entries,
+        free_bytes=front.free_bytes,
+    )
+
+
+def _payload_bytes(payloads: Iterable[bytes]) -> int:
     return sum(map(len, payloads))

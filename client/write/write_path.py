@@ -1,7 +1,6 @@
 """The parts that a writer needs from its first add on, and what stands in for them before that."""
 
-from collections import deque
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from octavo.client.supervisor import Supervisor
 from octavo.client.write.lac_sender import LacSender
@@ -42,15 +41,3 @@ class EmptyPipeline:
 
 
 EMPTY_PIPELINE: Final = EmptyPipeline()
-
-
-class _EmptyDeque(deque[Any]):
-    """A deque to which nothing can be appended."""
-
-    def append(self, _item: object) -> NoReturn:
-        raise AssertionError("a deque is made before anything is appended")
-
-
-EMPTY_DEQUE: Final[deque[Any]] = _EmptyDeque()
-"""Stands in for the deques of a writer that has nothing queued. A client may have thousands of ledgers open that are
-seldom written; deques of their own would be much of their memory and of the garbage collector's work."""

@@ -1,54 +1,34 @@
 """The writer of one ledger, as an application sees it.
 
-The adds of one turn of the event loop are collected, then sealed, cut into frames and handed to the replication, which
-reports in order what is acknowledged. Two windows bound the unacknowledged adds, one by their number and one by their
-bytes. Adds beyond the windows wait in the *queue*, first in, first out; while the queue is not empty every later add
-joins it.
-
-::
-
-    add -> [queue] -> the turn's adds -> runs -> acknowledged
-           no room     not sealed yet     pending
-
-Everything below the window happens in the writer's core (:mod:`octavo.client.write.core`): sealing, sending, ensemble
-changes, the end. When the core fails, every unacknowledged add fails, in doubt if it was ever sent to a bookie (rule
+It is a front and a core. The *front* (:mod:`octavo.client.write.front.front`) has the adds: room, queue, the turn's
+adds, futures. The *core* (:mod:`octavo.client.write.core`) seals them, has them replicated, changes the ensemble, and
+settles the end. When the core fails, every unacknowledged add fails, in doubt if it was ever sent to a bookie (rule
 W6), and every later add is refused.
 
 An entry costs one future, two list appends and its seal; all other costs are per frame.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from octavo.client.async_context import Closable
 from octavo.client.same_loop import check_loop
-from octavo.client.statistics.writers import AddStatistics, LedgerWriterStatistics
+from octavo.client.statistics.writers import LedgerWriterStatistics
 from octavo.client.write.core import Core, CoreFront, WriterTools
-from octavo.client.write.front.adds import (
-    Payload,
-    Queued,
-    checked_payload,
-    checked_payloads,
-    copy_error,
-    frames_of,
-    internal_error,
-    reject,
-)
-from octavo.client.write.front.window import AddWindow, Futures
-from octavo.client.write.statistics import ledger_writer_statistics, payload_bytes
-from octavo.client.write.write_path import EMPTY_DEQUE
+from octavo.client.write.front.adds import Payload, checked_payload, copy_error, internal_error, reject
+from octavo.client.write.front.batching import frames_of
+from octavo.client.write.front.front import Front, FrontSide, short_way
+from octavo.client.write.statistics import ledger_writer_statistics
 from octavo.client.write.writer_life import WriterState
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.protocol.errors import LedgerClosedError, OctavoError, WouldBlock
 from octavo.protocol.ids import EntryId, LedgerId
-from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 OVER = (WriterState.SETTLING, WriterState.CLOSED)
 """States in which nothing is acknowledged any more."""
 
 
-class LedgerWriter(AddWindow, Closable):
+class LedgerWriter(Closable):
     """Appends entries to one ledger. Made by :meth:`octavo.client.client.Client.create_ledger`.
 
     An async context manager: leaving the block waits for pending adds, closes the ledger and raises the first failure.
@@ -63,8 +43,6 @@ class LedgerWriter(AddWindow, Closable):
         ('CLOSED', 0)
     """
 
-    _create_future: Callable[[], asyncio.Future[EntryId]]
-
     def __init__(
         self,
         tools: WriterTools,
@@ -75,19 +53,18 @@ class LedgerWriter(AddWindow, Closable):
     ) -> None:
         """``make_core`` makes the core of this front. ``on_close`` is called when closing is over, with or without an
         error; ``on_failure`` when the writer fails, in the same step."""
-        super().__init__(tools.options, wait_seconds_max=tools.wait_seconds_max)
+        self._options = tools.options
         self._on_close = on_close
         self._on_failure = on_failure
-        self._queue: deque[Queued] = EMPTY_DEQUE
-        self._queued_entries = 0
-        self._unacknowledged: deque[tuple[int, Futures]] = EMPTY_DEQUE
-        """First position and futures of each frame pushed."""
-        self._flushes: deque[tuple[int, asyncio.Future[None]]] = EMPTY_DEQUE
-        """Last position that each caller of :meth:`flush` waits for."""
+        self._front = front = Front(
+            tools.options,
+            FrontSide(self._send_turn, self._check_usable, self._refuse_for_ever),
+            wait_seconds_max=tools.wait_seconds_max,
+        )
         self._core = core = make_core(
             CoreFront(
-                acknowledged=self._acknowledged,
-                freed=self._freed,
+                acknowledged=front.acknowledge,
+                freed=front.free_room,
                 failed=self._failed,
                 reject_pending=self._reject_pending,
                 is_adding=self._is_adding,
@@ -96,8 +73,8 @@ class LedgerWriter(AddWindow, Closable):
                 ended=self._ended,
             )
         )
-        self._room_is_held = core.copies.hold_room or core.deferred is not None
-        """Whether the core tells when room is free; otherwise it is when adds are acknowledged."""
+        front.begin_at(core.pipeline.next_entry_id + core.position_shift)
+        front.room_is_held = core.copies.hold_room or core.deferred is not None
 
     # --- properties -----------------------------------------------------------------------------------------------
 
@@ -119,7 +96,7 @@ class LedgerWriter(AddWindow, Closable):
     @property
     def last_add_pushed(self) -> EntryId | None:
         """The highest id assigned to an add; None before the first. An add that waits for room has no id yet."""
-        end = self._core.pipeline.next_entry_id + len(self._payloads)
+        end = self._core.pipeline.next_entry_id + len(self._front.payloads)
         return EntryId(end - 1) if end else None
 
     @property
@@ -146,27 +123,7 @@ class LedgerWriter(AddWindow, Closable):
             >>> ledger.statistics().replication.last_add_confirmed
             0
         """
-        return ledger_writer_statistics(self._core, self._add_statistics())
-
-    def _add_statistics(self) -> AddStatistics:
-        core, options = self._core, self._options
-        pipeline, is_over = core.pipeline, core.life.failure is not None or core.closed
-        collected_bytes = payload_bytes(self._payloads)
-        taken_entries = options.window_entries - self._free_entries - len(self._payloads)
-        taken_bytes = options.window_bytes - self._free_bytes - collected_bytes
-        return AddStatistics(
-            queued_entries=self._queued_entries,
-            queued_bytes=sum(payload_bytes(queued.payloads[queued.at :]) for queued in self._queue),
-            collected_entries=len(self._payloads),
-            collected_bytes=collected_bytes,
-            unacknowledged_entries=0 if is_over else pipeline.unacknowledged,
-            unacknowledged_bytes=0 if is_over else pipeline.unacknowledged_bytes,
-            in_doubt_entries=0,
-            held_entries=0 if is_over else taken_entries - pipeline.unacknowledged,
-            held_bytes=0 if is_over else taken_bytes - pipeline.unacknowledged_bytes,
-            free_entries=self._free_entries,
-            free_bytes=self._free_bytes,
-        )
+        return ledger_writer_statistics(self._core, self._front)
 
     def __repr__(self) -> str:
         lac = self.last_add_confirmed
@@ -175,6 +132,7 @@ class LedgerWriter(AddWindow, Closable):
 
     # --- adding ---------------------------------------------------------------------------------------------------
 
+    @short_way
     async def add(self, payload: Payload) -> EntryId:
         """Append an entry and return its id, once it and all entries before it are acknowledged (rule I1).
 
@@ -198,29 +156,7 @@ class LedgerWriter(AddWindow, Closable):
             UnauthorizedError: A bookie refuses the key of the ledger.
             DuplicateEntryError: A bookie holds other bytes at this id.
         """
-        # The same as `_put_into_window`, written out: this is the only path whose cost counts for every single entry.
-        if type(payload) is bytes and self._skips_queue and self._free_entries > 0:
-            size = len(payload)
-            if size <= self._free_bytes and size <= ENTRY_PAYLOAD_BYTES_MAX:
-                self._free_entries -= 1
-                self._free_bytes -= size
-                future = self._create_future()
-                self._payloads.append(payload)
-                self._futures.append(future)
-                if not self._turn_scheduled:
-                    self._turn_scheduled = True
-                    self._loop.call_soon(self._end_turn)
-                try:
-                    return await future
-                except RuntimeError:  # asyncio's, about a future of another event loop
-                    check_loop(self._loop, may_have_happened=True)
-                    raise
-        check_loop(self._loop)
-        payload = checked_payload(payload)
-        self._check_usable()
-        future = self._create_future()
-        self._enqueue([payload], future)
-        return EntryId(await future)
+        return EntryId(await self._front.begin(payload))
 
     def add_nowait(self, payload: Payload) -> asyncio.Future[EntryId]:
         """Append an entry without waiting, and return a future of its id.
@@ -239,13 +175,14 @@ class LedgerWriter(AddWindow, Closable):
         payload = checked_payload(payload)
         self._check_usable()
         self._check_room(len(payload))
-        future = self._create_future()
-        self._put_into_window(payload, future)
+        front = self._front
+        future = front.create_future()
+        front.put(payload, future)
         return future
 
     def _check_room(self, size: int) -> None:
         """Raise :class:`WouldBlock` if an add of ``size`` bytes would have to wait. Used only inside this package."""
-        if self._queue or not self._has_room(size):
+        if self._front.would_wait(size):
             raise WouldBlock(
                 f"ledger {self.id}: the window of {self._options.window_entries} entries and "
                 f"{self._options.window_bytes} bytes is full; wait for an earlier add"
@@ -264,16 +201,7 @@ class LedgerWriter(AddWindow, Closable):
         Raises:
             OctavoError: As :meth:`add`.
         """
-        check_loop(self._loop)
-        checked = checked_payloads(payloads)
-        self._check_usable()
-        if not checked:
-            end = self._next_position + len(self._payloads)
-            return range(end, end)
-        future = self._create_future()
-        self._enqueue(checked, future)
-        last = await future
-        return range(last + 1 - len(checked), last + 1)
+        return await self._front.add_many(payloads)
 
     async def flush(self) -> None:
         """Return once every add made so far is acknowledged, including those that wait for room.
@@ -288,18 +216,14 @@ class LedgerWriter(AddWindow, Closable):
             LedgerClosedError: The writer was closed before they were.
             OctavoError: The writer's failure.
         """
-        check_loop(self._loop)
-        life = self._core.life
+        front, life = self._front, self._core.life
+        check_loop(front.loop)
         if life.failure is not None:
             raise copy_error(life.failure)
-        collected = len(self._payloads) + self._queued_entries
-        if self._core.pipeline.unacknowledged + collected:
+        if front.pending:
             self._check_not_over()
-            acknowledged: asyncio.Future[None] = self._loop.create_future()
-            if self._flushes is EMPTY_DEQUE:
-                self._flushes = deque()
-            self._flushes.append((self._next_position + collected - 1, acknowledged))
-            self._hurry()
+            acknowledged: asyncio.Future[None] = front.loop.create_future()
+            front.answer_up_to(front.end + front.queued_entries, acknowledged)
             await acknowledged
 
     def _check_not_over(self) -> None:
@@ -308,11 +232,6 @@ class LedgerWriter(AddWindow, Closable):
             raise copy_error(
                 self._core.life.close_error or LedgerClosedError(f"ledger {self.id}: this writer is closed")
             )
-
-    @property
-    def _next_position(self) -> int:
-        """Of the next add that is sent."""
-        return self._core.pipeline.next_entry_id + self._core.position_shift
 
     async def force(self) -> None:
         """Return once every add made so far is durable on Qa bookies, including those that wait for room.
@@ -335,7 +254,7 @@ class LedgerWriter(AddWindow, Closable):
             return
         if self._core.life.failure is not None:
             raise copy_error(self._core.life.failure)
-        end = pipeline.next_entry_id + len(self._payloads) + self._queued_entries
+        end = pipeline.next_entry_id + len(self._front.payloads) + self._front.queued_entries
         if end == pipeline.next_entry_id and not pipeline.pending:
             return
         self._check_not_over()
@@ -343,32 +262,6 @@ class LedgerWriter(AddWindow, Closable):
         self._send_turn()
         deferred.force()
         await forced
-
-    def _enqueue(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
-        """Append checked payloads to the queue, whether there is room or not; ``future`` gets the id of the last. The
-        caller has called :meth:`_check_usable`, and limits the size of the queue. Used only inside this package."""
-        if self._queue is EMPTY_DEQUE:
-            self._queue = deque()
-        self._queue.append(Queued(payloads, future))
-        self._queued_entries += len(payloads)
-        self._skips_queue = False
-        self._admit()
-
-    def _admit(self) -> None:
-        """Move adds from the queue into the window while there is room, in order."""
-        queue = self._queue
-        while queue:
-            queued = queue[0]
-            payloads, at, last = queued.payloads, queued.at, len(queued.payloads) - 1
-            while at <= last and self._has_room(len(payloads[at])):
-                self._put_into_window(payloads[at], queued.future if at == last else None)
-                at += 1
-            self._queued_entries -= at - queued.at
-            queued.at = at
-            if at <= last:
-                return
-            queue.popleft()
-        self._skips_queue = self._core.life.state is WriterState.OPEN
 
     def _check_usable(self) -> None:
         """Raise the error with which an add would be refused: the writer's failure, or :class:`LedgerClosedError`. Used
@@ -378,74 +271,30 @@ class LedgerWriter(AddWindow, Closable):
     def _refuse_for_ever(self, error: OctavoError) -> None:
         self._core.life.failure = error
 
-    # --- pushing and acknowledging ----------------------------------------------------------------------------------
-
-    @property
-    def _frames_under_way(self) -> int:
-        return len(self._unacknowledged)
+    # --- sending --------------------------------------------------------------------------------------------------
 
     def _send_turn(self) -> None:
-        """Send the adds that have been collected; they stay here while the core takes none."""
+        """Send the adds that have been collected; they stay in the front while the core takes none."""
         core = self._core
         if core.pipeline.next_entry_id >= core.limit:
             core.reach_limit()
             return
-        payloads, futures = self._take_turn()
-        if not payloads:
+        batch = self._front.take_batch()
+        if batch is None:
             return
-        if self._unacknowledged is EMPTY_DEQUE:
-            self._unacknowledged = deque()
-        pushed = 0
+        payloads = batch.payloads
         try:
             for start, stop in frames_of(payloads):
-                whole = start == 0 and stop == len(payloads)
-                position = core.pipeline.next_entry_id + core.position_shift
-                self._unacknowledged.append((position, futures if whole else futures[start:stop]))
-                pushed = stop
-                core.send(payloads if whole else payloads[start:stop])
+                core.send(payloads if start == 0 and stop == len(payloads) else payloads[start:stop])
         except Exception as error:  # a broken invariant: nothing may be added any more
-            self._futures = futures[pushed:]
             core.fail(internal_error(self.id, error))
             raise
 
     # --- what the core tells ----------------------------------------------------------------------------------------
 
-    def _acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
-        """As :meth:`CoreFront.acknowledged`: tell the callers of these adds, and of :meth:`flush`; what waits may be
-        sent now."""
-        if not self._room_is_held:
-            self._free_entries += last + 1 - first
-            self._free_bytes += payload_bytes
-        unacknowledged = self._unacknowledged
-        while first <= last:
-            run_first, futures = unacknowledged[0]
-            if run_first + len(futures) - 1 <= last:
-                unacknowledged.popleft()
-            if run_first != first or len(futures) > last + 1 - first:
-                futures = futures[first - run_first : last + 1 - run_first]
-            for position, future in enumerate(futures, first):
-                # Done already if the caller was cancelled; the entry was added all the same.
-                if future is not None and not future.done():
-                    future.set_result(position)
-            first += len(futures)
-        self._frame_acknowledged(self._flushes)
-        if self._queue:
-            self._admit()
-        while self._flushes and self._flushes[0][0] <= last:
-            acknowledged = self._flushes.popleft()[1]
-            if not acknowledged.done():
-                acknowledged.set_result(None)
-
-    def _freed(self, entries: int, payload_bytes: int) -> None:
-        """As :meth:`CoreFront.freed`."""
-        self._free_entries += entries
-        self._free_bytes += payload_bytes
-        if self._queue:
-            self._admit()
-
     def _is_adding(self) -> bool:
         """As :meth:`CoreFront.is_adding`."""
-        return bool(self._payloads)
+        return bool(self._front.payloads)
 
     def _failed(self, error: OctavoError) -> None:
         """As :meth:`CoreFront.failed`."""
@@ -455,27 +304,23 @@ class LedgerWriter(AddWindow, Closable):
     def _reject_pending(self, error: OctavoError, in_doubt: bool) -> bool:
         """As :meth:`CoreFront.reject_pending`: every unacknowledged add fails. ``in_doubt``: the error of an add that
         may be on a bookie is marked so (rule W6)."""
-        self._skips_queue = False
+        front = self._front
         sent = self._core.pipeline.highest_sent + self._core.position_shift if in_doubt else -1
-        unacknowledged, self._unacknowledged = self._unacknowledged, EMPTY_DEQUE
-        futures, self._futures = self._futures, []
-        queue, self._queue = self._queue, EMPTY_DEQUE
-        flushes, self._flushes = self._flushes, EMPTY_DEQUE
-        self._payloads = []
-        self._queued_entries = 0
-        for first, run_futures in unacknowledged:
-            for position, future in enumerate(run_futures, first):
+        futures, queue = front.give_up_unsent()
+        batches, flushes = front.give_up_sent()
+        for batch in batches:
+            for position, future in enumerate(batch.futures, batch.first):
                 if future is not None:
                     reject(future, error, may_have_happened=position <= sent)
         for future in futures:
             if future is not None:
                 reject(future, error, may_have_happened=False)
-        for queued in queue:
+        for waiting in queue:
             # Of an add_many, the part that found room may have been sent.
-            reject(queued.future, error, may_have_happened=in_doubt and queued.at > 0)
+            reject(waiting.future, error, may_have_happened=in_doubt and waiting.at > 0)
         for _, flushed in flushes:
             reject(flushed, error, may_have_happened=in_doubt)
-        return bool(futures or queue)
+        return bool(batches or futures or queue)
 
     def _ended(self) -> None:
         """As :meth:`CoreFront.ended`."""
@@ -496,6 +341,6 @@ class LedgerWriter(AddWindow, Closable):
                 takes no adds and goes on copying, and the next call tries again.
             OctavoError: The first failure: of an add, otherwise of closing.
         """
-        check_loop(self._loop)
-        self._skips_queue = False
+        check_loop(self._front.loop)
+        self._front.stop_accepting()
         await self._core.close()

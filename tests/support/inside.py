@@ -32,17 +32,17 @@ def own_term_of(writer: TermWriter) -> Term:
 
 def active_of(writer: octavo.LogWriter) -> ActiveSegment:
     """The segment that the leader writes."""
-    return writer._active
+    return writer._adds.segment
 
 
 def lead_of(writer: octavo.LogWriter) -> LogLead:
     """What the leader leaves to the layout of its log."""
-    return writer._lead
+    return writer._leader._lead
 
 
 def lock_of(writer: octavo.LogWriter) -> LogLock:
     """The lock under which the leader leads."""
-    lock = writer._lease
+    lock = writer._leader._lease
     assert lock is not None
     return lock
 

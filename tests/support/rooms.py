@@ -123,7 +123,9 @@ ROOMS = {
     "client.same_loop": frozenset[str](),
     "client.write.front": frozenset(
         {
+            "client.arguments",
             "client.options",
+            "client.same_loop",
         }
     ),
     "client.write": frozenset(

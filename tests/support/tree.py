@@ -71,15 +71,8 @@ def module_name(path: Path) -> str:
 
 
 def syntax_tree(path: Path) -> ast.Module:
-    """The parsed file, given relative to the root. A file of the library is parsed once: many rules are about it."""
-    return _library_tree(path) if path.parts[0] in library_folders() else _parsed(path)
-
-
-def _parsed(path: Path) -> ast.Module:
+    """The parsed file, given relative to the root."""
     return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=str(path))
-
-
-_library_tree = cache(_parsed)
 
 
 def dotted_name(expression: ast.expr) -> str:

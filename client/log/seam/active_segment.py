@@ -33,9 +33,9 @@ class ActiveSegment:
         """The first entry of the ledger gets this position."""
         self.first_position = self.core.position_shift = position
 
-    def _acknowledged(self, _first: int, last: int, _payload_bytes: int) -> None:
+    def _acknowledged(self, stop: int, payload_bytes: int) -> None:
         assert self._listener is not None, "nothing was sent before the listener came"
-        self._listener.segment_acknowledged(self, last + 1)
+        self._listener.segment_acknowledged(self, stop, payload_bytes)
 
     def _freed(self, entries: int, payload_bytes: int) -> None:
         assert self._listener is not None, "nothing was sent before the listener came"
@@ -50,8 +50,8 @@ class ActiveSegment:
 class SegmentListener(Protocol):
     """The writer of the log that a segment belongs to."""
 
-    def segment_acknowledged(self, segment: ActiveSegment, stop: int) -> None:
-        """Everything in the segment below the position ``stop`` is acknowledged."""
+    def segment_acknowledged(self, segment: ActiveSegment, stop: int, payload_bytes: int) -> None:
+        """Everything in the segment below the position ``stop`` is acknowledged, ``payload_bytes`` more than before."""
 
     def segment_full(self, segment: ActiveSegment, entries: int, payload_bytes: int) -> None:
         """``entries`` more entries have all of their copies; only of a segment that requires them (rule G2)."""

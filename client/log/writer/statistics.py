@@ -18,14 +18,13 @@ _STATES: Final[dict[Life, LogWriterState]] = {
 
 
 class Course:
-    """The life of a writer so far: how long it has been in its present state, how often it healed and rolled."""
+    """The life of a writer so far: how long it has been in its present state, how often it healed."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """``now``: the loop's clock."""
         self._now = now
         self._since = now()
         self.heals = 0
-        self.rolls = 0
 
     def moved(self, before: Life, life: Life) -> None:
         """It has gone from one state to the next."""
@@ -51,6 +50,7 @@ def log_writer_statistics(
     next_position: int,
     end: int,
     failure: OctavoError | None,
+    rolls: int,
     is_rolling: bool,
     segment_seconds: float,
 ) -> LogWriterStatistics:
@@ -66,7 +66,7 @@ def log_writer_statistics(
         end=end,
         adds=adds,
         heals=course.heals,
-        rolls=course.rolls,
+        rolls=rolls,
         is_rolling=is_rolling,
         segment_bytes_left=max(0, active.full_at - max(core.length, core.length_pushed)),
         segment_seconds=segment_seconds,

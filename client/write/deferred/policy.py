@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from octavo.client.write.deferred.forces import Forces
-from octavo.client.write.front.adds import reject
-from octavo.client.write.write_path import EMPTY_DEQUE
+from octavo.client.write.front.adds import EMPTY_DEQUE, reject
 from octavo.protocol.errors import OctavoError
 
 

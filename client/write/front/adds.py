@@ -1,9 +1,9 @@
-"""Helpers of a writer for single adds: check payloads, queue them, cut them into frames, fail their futures."""
+"""Helpers of a writer for single adds: check payloads, fail their futures, name failures."""
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn
 
 from octavo.protocol.errors import (
     EntryTooLargeError,
@@ -13,21 +13,22 @@ from octavo.protocol.errors import (
     OctavoError,
     TasksCancelledError,
 )
-from octavo.protocol.ids import EntryId, LedgerId
-from octavo.protocol.limits import ADD_ENTRIES_TARGET, ENTRY_PAYLOAD_BYTES_MAX, FRAME_PAYLOAD_BYTES_TARGET
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 type Payload = bytes | bytearray | memoryview
 
 
-class Queued:
-    """Payloads that wait for room; those before ``at`` have been let in. ``future`` is that of the last one."""
+class _EmptyDeque(deque[Any]):
+    """A deque to which nothing can be appended."""
 
-    __slots__ = ("at", "future", "payloads")
+    def append(self, _item: object) -> NoReturn:
+        raise AssertionError("a deque is made before anything is appended")
 
-    def __init__(self, payloads: Sequence[bytes], future: asyncio.Future[EntryId]) -> None:
-        self.payloads = payloads
-        self.future = future
-        self.at = 0
+
+EMPTY_DEQUE: Final[deque[Any]] = _EmptyDeque()
+"""Stands in for the deques of a writer that has nothing queued. A client may have thousands of ledgers open that are
+seldom written; deques of their own would be much of their memory and of the garbage collector's work."""
 
 
 def checked_payload(payload: Payload) -> bytes:
@@ -46,21 +47,6 @@ def checked_payloads(payloads: Iterable[Payload]) -> list[bytes]:
     if not isinstance(payloads, Iterable):
         raise InvalidArgumentError(f"payloads are an iterable of bytes, not {payloads!r}")
     return [checked_payload(payload) for payload in payloads]
-
-
-def frames_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Cut payloads into frames, as ``(start, stop)``: each within both limits, or a single larger entry."""
-    if 0 < len(payloads) <= ADD_ENTRIES_TARGET and sum(map(len, payloads)) <= FRAME_PAYLOAD_BYTES_TARGET:
-        return [(0, len(payloads))]
-    ends = list(accumulate(map(len, payloads)))
-    frames = []
-    start = below = 0
-    while start < len(payloads):
-        stop = bisect_right(ends, below + FRAME_PAYLOAD_BYTES_TARGET, start, len(ends))
-        stop = max(min(stop, start + ADD_ENTRIES_TARGET), start + 1)
-        frames.append((start, stop))
-        start, below = stop, ends[stop - 1]
-    return frames
 
 
 def copy_error(error: OctavoError, *, may_have_happened: bool | None = None) -> OctavoError:

@@ -1,4 +1,4 @@
-"""Decides when the adds that a writer has collected are sent as a frame. Pure.
+"""Decides when the adds that a writer has collected are sent, and cuts them into frames. Pure.
 
 Theory of operation
 -------------------
@@ -29,8 +29,12 @@ What it never does: hold back an add whose writer is idle; hold adds back for lo
 unless the application has set an interval; change their order.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
+
+from octavo.protocol.limits import ADD_ENTRIES_TARGET, FRAME_PAYLOAD_BYTES_TARGET
 
 FRAMES_UNDER_WAY_MAX: Final = 1
 """Frames under way from which on small ones wait."""
@@ -117,6 +121,21 @@ def earliest_next_frame(now: float, interval_seconds: float, entries: int) -> fl
     """Before which time few adds do not follow a frame of ``entries`` entries that is sent now. A single entry is
     followed at once: its caller may be the only one, and wait for it."""
     return now + interval_seconds if entries > 1 else now
+
+
+def frames_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Cut payloads into frames, as ``(start, stop)``: each within both limits, or a single larger entry."""
+    if 0 < len(payloads) <= ADD_ENTRIES_TARGET and sum(map(len, payloads)) <= FRAME_PAYLOAD_BYTES_TARGET:
+        return [(0, len(payloads))]
+    ends = list(accumulate(map(len, payloads)))
+    frames = []
+    start = below = 0
+    while start < len(payloads):
+        stop = bisect_right(ends, below + FRAME_PAYLOAD_BYTES_TARGET, start, len(ends))
+        stop = max(min(stop, start + ADD_ENTRIES_TARGET), start + 1)
+        frames.append((start, stop))
+        start, below = stop, ends[stop - 1]
+    return frames
 
 
 def _are_few(payloads: Sequence[bytes]) -> bool:

@@ -29,10 +29,6 @@ YEAR = timedelta(days=365)
 RIGHT = timedelta()
 OLDER_THAN_AN_HOUR = octavo.Retention(seconds=3600)
 
-TELL_LATER: dict[str, Any] = {"explicit_lac_delay_seconds": 60.0}
-"""A writer that tells the bookies later seals what it tells with the time of then. Within a millisecond that is before
-or after a step of the test's clock, as the machine likes; so no writer does it before the test ends."""
-
 both_layouts = pytest.mark.parametrize("layout", ["chain", "stream"])
 
 
@@ -57,7 +53,7 @@ class World:
         client = Client(
             store.face,
             cluster_id=self.logs.cluster_id,
-            options=ClientOptions(**(QUICK | TELL_LATER | options)),
+            options=ClientOptions(**(QUICK | options)),
             rng=random.Random(self._clients),
             wall_clock=lambda: NOON + self.passed + off[0],
             boot_clock=lambda: BootTime(host, int(self.passed.total_seconds() * 1000) + 1000),

@@ -197,7 +197,7 @@ class StandingClock:
 async def writer_and_clock(cluster: FakeCluster) -> tuple[LedgerWriter, StandingClock]:
     """A writer whose frames are never due unless its clock goes on."""
     ledger, clock = await cluster.writer(), StandingClock()
-    ledger._now = clock
+    ledger._front._now = clock
     return ledger, clock
 
 

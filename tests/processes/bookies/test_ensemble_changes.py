@@ -21,10 +21,10 @@ SHAPES = [(3, 3, 2), (4, 3, 2), (4, 2, 1), (3, 3, 3), (2, 2, 2)]
 """The usual one, E > Qw, Qa = 1, Qw = Qa: each leaves a spare."""
 
 HASTY: dict[str, Any] = {"bookie_loss_seconds": 0.02, "reconnect_delay_seconds_max": 0.2}
-"""Options under which a killed bookie is replaced at once."""
+"""Options under which a killed bookie is replaced before it is back."""
 
 NUMBERS = itertools.count()
-"""Of logs: each test makes its own."""
+"""Of logs: a test that runs again makes another one."""
 
 PRODUCERS = 4
 PATIENCE_SECONDS = WAIT_SECONDS
@@ -147,14 +147,16 @@ async def test_a_bookie_that_hangs_is_replaced_and_no_add_fails(up: Up, names: d
 
 
 async def test_the_example_of_the_protocol_has_fragments_at_0_and_12(up: Up, names: dict[str, str]) -> None:
-    """Entries 0 to 11 on the first three bookies; then one of them fails, and 12 goes to another in its place."""
+    """Entries 0 to 11 on the first three bookies; then one of them fails, and 12 goes to another in its place.
+
+    It hangs: one that was killed may be back before a busy machine has replaced it, and is kept then."""
     async with (
-        octavo_client.connect(up.uri, **HASTY) as client,
+        octavo_client.connect(up.uri, request_timeout_seconds=0.5, **HASTY) as client,
         client.create_ledger(3, 3, 3) as ledger,
     ):
         await ledger.add_many([b"entry %d" % number for number in range(12)])
         first, failed, third = ledger.metadata.last_fragment.bookies
-        async with up.without(names[failed]):
+        with up.hanging(up.pids[names[failed]]):
             assert await ledger.add(b"entry 12") == 12
     shown = up.run("ledger", "show", ledger.id, "--json").json
     assert [fragment["first_entry_id"] for fragment in shown["fragments"]] == [0, 12]
@@ -173,10 +175,14 @@ async def test_a_writer_that_adds_now_and_then_gets_its_third_copy_back(up: Up, 
             async with client.create_ledger(3, 3, 2) as ledger:
                 await ledger.add(b"first")
                 failed = ledger.metadata.last_fragment.bookies[1]
-                async with up.without(names[failed]):
-                    while failed in ledger.metadata.last_fragment.bookies:
+                while failed in ledger.metadata.last_fragment.bookies:
+                    # Again if the bookie was back before the writer replaced it.
+                    up.kill_bookie(names[failed])
+                    started = asyncio.ensure_future(asyncio.to_thread(up.wait_for, "started again", names[failed]))
+                    while failed in ledger.metadata.last_fragment.bookies and not started.done():
                         await ledger.add(b"now and then")
                         await pause(0.05)
+                    await started
 
 
 async def test_empty_and_largest_entries_survive_a_change_of_the_ensemble(up: Up) -> None:
@@ -208,7 +214,7 @@ async def test_crash_of_every_bookie_at_once_loses_nothing_that_a_living_writer_
     """Rule W10, with `kill -9` of all bookies while a force is under way."""
     payloads = [b"entry %d" % number for number in range(1500)]
     async with (
-        octavo_client.connect(up.uri, bookie_loss_seconds=WAIT_SECONDS, force_interval_seconds=60) as client,
+        octavo_client.connect(up.uri, bookie_loss_seconds=30, force_interval_seconds=60) as client,
         client.create_ledger(3, 3, 2, sync="deferred") as ledger,
     ):
         await ledger.add_many(payloads[:500])
@@ -238,12 +244,13 @@ async def test_a_force_is_completed_by_the_bookie_that_replaces_a_killed_one(up:
         await ledger.force()
         await ledger.add_many(payloads[500:])
         killed = (await client.ledger_metadata(ledger.id)).fragments[-1].bookies[0]
-        async with up.without(names[killed]):
-            await ledger.force()
-            assert ledger.last_add_confirmed == 999
-            fragments = (await client.ledger_metadata(ledger.id)).fragments
-            assert [fragment.first_entry_id for fragment in fragments] == [0, 500]
-            assert killed not in fragments[-1].bookies
+        up.kill_bookie(names[killed])
+        await ledger.force()
+        assert ledger.last_add_confirmed == 999
+        fragments = (await client.ledger_metadata(ledger.id)).fragments
+        assert [fragment.first_entry_id for fragment in fragments] == [0, 500]
+        assert killed not in fragments[-1].bookies
+        await asyncio.to_thread(up.wait_for, "started again")
     assert up.run("ledger", "read", ledger.id).stdout == b"".join(payload + b"\n" for payload in payloads)
 
 

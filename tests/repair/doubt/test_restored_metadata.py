@@ -41,11 +41,10 @@ async def test_recovery_on_restored_metadata_does_not_believe_bookies_that_have_
             dumped = await cluster.metadata(writer.id)
             await writer.add_many([f"{writer.id}/{number}/".encode().ljust(100, b".") for number in range(ENTRIES)])
         ledger_id = LedgerId(writer.id)
-        storages = [cluster.bookie(name).service.storage for name in ("b0", "b1", "b2")]
-        # Two of three acknowledged: the third one needs every entry before the others drop theirs, and an add after
-        # the drop would bring the ledger back.
-        await eventually(lambda: all(each.ledgers.get(ledger_id).highest == ENTRIES - 1 for each in storages))
-        for storage in storages[:2]:
+        for name in ("b0", "b1"):
+            storage = cluster.bookie(name).service.storage
+            # Two of three acknowledged: an add that comes after the drop would bring the ledger back.
+            await eventually(lambda: storage.ledgers.get(ledger_id).highest == ENTRIES - 1)  # noqa: B023
             await storage.writer.drop(ledger_id)
         closed = await cluster.store.read_ledger(ledger_id)
         await cluster.store.compare_and_set_ledger(dumped, closed.version)

@@ -17,8 +17,10 @@ from octavo.client.log.documents.cursors import CursorState
 from octavo.client.log.documents.reading import read_document, read_log
 from octavo.client.log.documents.updating import WriteDocument
 from octavo.client.log.seam.access import LedgerAccess
-from octavo.client.log.writer.adds import AddFront
-from octavo.client.log.writer.writer import LogWriter
+from octavo.client.log.writer.adds import LogAdds
+from octavo.client.log.writer.leader import Leader
+from octavo.client.log.writer.rolls import Rolls
+from octavo.client.write.front.front import Front
 from octavo.metadata.clocks.proven_time import Moment, ProvenTime
 from octavo.protocol.errors import NoSuchLedgerError
 from simulation.engine.patches import Patch, patch
@@ -44,19 +46,20 @@ def takeover_does_not_fence() -> list[Patch]:
 
 
 def roll_does_not_wait() -> list[Patch]:
-    @patch(LogWriter, "drain_segment")
+    @patch(Rolls, "drain_segment")
     async def drain_segment(_original: Any, self: Any) -> None:
-        self._send_turn()
-        self._hold()
-        self._acknowledge(self._next_position)
+        self._adds.send_turn()
+        self._adds.front.hold()
+        front = self._adds.front
+        front.acknowledge(front.next_position, front.bytes_below(front.next_position))
 
     return [drain_segment]
 
 
 def heals_from_first_doubt() -> list[Patch]:
-    @patch(LogWriter, "_healed")
+    @patch(Leader, "_healed")
     async def healed(original: Any, self: Any, active: Any) -> None:
-        active.first_position = min(active.first_position, self._acknowledged_stop)
+        active.first_position = min(active.first_position, self._front.acknowledged_stop)
         await original(self, active)
 
     return [healed]
@@ -186,27 +189,28 @@ def outcome_too_early() -> list[Patch]:
 
 
 def position_unchecked() -> list[Patch]:
-    return [Patch(AddFront, "_matches", lambda _self, _waiting: True)]
+    return [Patch(Front, "_matches", lambda _self, _expected: True)]
 
 
 def withdrawn_adds_are_sent() -> list[Patch]:
-    @patch(AddFront, "_admit")
+    @patch(Front, "admit")
     def admit(original: Any, self: Any) -> None:
-        for waiting in self._queue:
+        for waiting in self.queue:
             if waiting.at < len(waiting.payloads) and waiting.future.done():
-                waiting.future = self._loop.create_future()  # its callback, one turn later, withdraws the add
+                waiting.future = self.loop.create_future()  # its callback, one turn later, withdraws the add
         original(self)
 
     return [admit]
 
 
 def flush_waits_for_last() -> list[Patch]:
-    @patch(AddFront, "_wait_settled")
+    @patch(LogAdds, "wait_settled")
     async def wait_settled(_original: Any, self: Any) -> None:
-        if self._queue:
-            await asyncio.wait([self._queue[-1].future])
-        flushed = self._loop.create_future()
-        self._flush_up_to(self._next_position + len(self._payloads), flushed)
+        front = self.front
+        if front.queue:
+            await asyncio.wait([front.queue[-1].future])
+        flushed = front.loop.create_future()
+        front.answer_up_to(front.end, flushed)
         await asyncio.wait([flushed])
 
     return [wait_settled]

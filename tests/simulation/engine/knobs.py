@@ -20,7 +20,7 @@ STREAM_KNOBS: dict[str, tuple[int | None, ...]] = {
 }
 """Limits of streams that a universe would not reach, as in :data:`KNOBS`."""
 
-FRAME = "octavo.client.write.front.adds:FRAME_PAYLOAD_BYTES_TARGET"
+FRAME = "octavo.client.write.front.batching:FRAME_PAYLOAD_BYTES_TARGET"
 """Payload bytes per frame. One frame must fit into a journal segment, and segments are small here."""
 
 FRAME_BYTES = 16 * 1024

@@ -59,7 +59,7 @@ class StreamCluster:
         ender = Ender(
             store=store, pool=pool, placer=placer, options=checked, rng=seed, wall_clock=lambda: NOW, client_name=name
         )
-        tools = WriterTools(store, pool, placer, checked, lambda: int(NOW.timestamp() * 1000))
+        tools = WriterTools(store, pool, placer, checked, lambda: NOW)
         streams = Streams(
             tools, ender.taker, token=lambda: f"{seed.getrandbits(64):x}", salt=lambda: b"salt", wall_clock=lambda: NOW
         )

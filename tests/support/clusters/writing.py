@@ -92,7 +92,9 @@ class FakeCluster:
         writer = write_ledger(
             Versioned(metadata, version),
             secrets,
-            WriterTools(self.store, pool, placer, checked, lambda: 0, self.wait_seconds_max),
+            WriterTools(
+                self.store, pool, placer, checked, lambda: datetime.fromtimestamp(0, UTC), self.wait_seconds_max
+            ),
         )
         self.writers.append(writer)
         for bookie in self.bookies[:ensemble_size]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -142,21 +142,13 @@ class Up:
         return {pinned_id(self.directory / name): name for name in self.pids}
 
     async def make_ensemble_change(self, ledger: "LedgerWriter", add: Callable[[], Awaitable[object]]) -> None:
-        """Unless the ensemble has changed: kill a member and ``add`` until the writer has replaced it."""
-        if len(ledger.metadata.fragments) == 1:
+        """Unless the ensemble has changed: kill a member and ``add``, again if the member was back before the writer
+        replaced it."""
+        while len(ledger.metadata.fragments) == 1:
             failed = self.names[ledger.metadata.last_fragment.bookies[-1]]
-            async with self.without(failed):
-                while len(ledger.metadata.fragments) == 1:
-                    await add()
-
-    @contextlib.asynccontextmanager
-    async def without(self, name: str) -> AsyncIterator[None]:
-        """SIGKILL one bookie, which stays away inside the block: `octavo up`, which would start it again, stands still.
-        It is ready again after the block."""
-        with self.hanging(self.process.pid):
-            self.kill_bookie(name)
-            yield
-        await asyncio.to_thread(self.wait_for, "started again", name)
+            self.kill_bookie(failed)
+            await add()
+            await asyncio.to_thread(self.wait_for, "started again", failed)
 
     @contextlib.contextmanager
     def hanging(self, *pids: int) -> Iterator[None]:

@@ -165,7 +165,9 @@ async def test_a_client_does_not_wait_for_copies_after_its_writer_has(logs: LogC
     await writer.add(b"x")
     with pytest.raises(UnderReplicatedError):
         await writer.close()
-    writer._options = replace(writer._options, close_timeout_seconds=3600.0)  # how long another closing would wait
+    writer._leader._options = replace(
+        writer._leader._options, close_timeout_seconds=3600.0
+    )  # how long another closing would wait
     if has_copies:
         logs.bookies[2].release(Op.ADD)
         await until_full(writer)

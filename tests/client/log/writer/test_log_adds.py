@@ -1,11 +1,13 @@
 """The front of a log's writer, with a segment that only notes what it is given (rules P2, P5 and P12)."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from octavo.client.log.writer.adds import AddFront, Run
+from octavo.client.log.seam.active_segment import ActiveSegment
+from octavo.client.log.writer.adds import LogAdds
 from octavo.client.options import ClientOptions
+from octavo.client.write.front.front import short_way
 from octavo.protocol.errors import (
     Doubt,
     NotLeaderError,
@@ -14,25 +16,46 @@ from octavo.protocol.errors import (
     PositionMismatchError,
     WouldBlock,
 )
+from octavo.protocol.ids import LedgerId
 from support.waiting import WAIT_SECONDS
 
 
-class Front(AddFront):
-    """Notes what is sent; acknowledges when the test says so."""
+class Front(LogAdds):
+    """Adds to a segment that notes what is sent, and is acknowledged when the test says so."""
 
     def __init__(self, next_position: int = 0, **options: Any) -> None:
-        super().__init__(log_id="id", term=3, next_position=next_position, options=ClientOptions(**options))
+        segment = ActiveSegment(LedgerId(0))
+        segment.first_position, segment.core = next_position, cast(Any, self)
+        super().__init__(
+            segment, log_id="id", term=3, options=ClientOptions(**options), check_usable=self._raise_if_ended,
+            refuse_for_ever=self.refuse,
+        )  # fmt: skip
+        self._front = self.front
         self.sent: list[bytes] = []
         self._more = asyncio.Event()
         self.ended: OctavoError | None = None
 
-    def check_usable(self) -> None:
+    def _raise_if_ended(self) -> None:
         if self.ended is not None:
             raise self.ended
 
-    def _send(self, run: Run) -> None:
-        self.sent += run.payloads
+    def push(self, payloads: list[bytes]) -> None:
+        """What the segment is given."""
+        self.sent += payloads
         self._more.set()
+
+    @short_way
+    async def add(self, payload: bytes, *, expected_position: int | None = None) -> Any:
+        return await self.front.begin(payload, expected_position)
+
+    length_pushed = 0
+
+    async def add_many(self, payloads: list[bytes]) -> range:
+        return await self.front.add_many(payloads)
+
+    async def flush(self) -> None:
+        await self.wait_settled()
+        self._raise_if_ended()
 
     async def has_sent(self, *payloads: bytes) -> None:
         """Returns once these have been sent, in order, and nothing else; adds may wait for later ones first."""
@@ -43,22 +66,22 @@ class Front(AddFront):
         assert self.sent == [*payloads]
 
     def acknowledge(self, stop: int) -> None:
-        self._acknowledge(stop)
+        self.front.acknowledge(stop, self.front.bytes_below(stop))
 
     def hold(self) -> None:
-        self._hold()
+        self.front.hold()
 
-    def release(self, *, failed: bool = False) -> None:
+    def go_on(self, *, failed: bool = False) -> None:
         if failed:
-            self._forget_segment()
-        self._release()
+            self.forget_segment()
+        self.release()
 
     def refuse(self, error: OctavoError, *, unsent_only: bool = False) -> None:
         self.ended = error
         if unsent_only:
-            self._refuse_unsent(error)
+            self.refuse_unsent(error)
         else:
-            self._refuse_all(error)
+            self.refuse_all(error)
 
 
 async def turn() -> None:
@@ -91,7 +114,7 @@ async def test_what_a_segment_has_is_not_handed_to_it_again() -> None:
     held = adding(front, b"c")
     await turn()
     assert front.sent == [b"a", b"b"]
-    front.release()
+    front.go_on()
     await front.has_sent(b"a", b"b", b"c")
     front.acknowledge(3)
     assert await asyncio.gather(*adds, *held) == [0, 1, 2]
@@ -106,7 +129,7 @@ async def test_after_a_failure_what_is_not_acknowledged_is_sent_again_at_its_pos
     held = adding(front, b"d")
     await turn()
     front.acknowledge(2)  # what the recovered end covers
-    front.release(failed=True)
+    front.go_on(failed=True)
     await front.has_sent(b"a", b"b", b"c", b"c", b"d")
     front.acknowledge(4)
     assert await asyncio.gather(*adds, *held) == [0, 1, 2, 3]
@@ -174,7 +197,7 @@ async def test_a_collected_add_that_times_out_while_the_writer_is_held_is_never_
         await collected
     assert (caught.value.may_have_happened, caught.value.doubt) == (False, None)
     await front.flush()
-    front.release(failed=True)
+    front.go_on(failed=True)
     (following,) = adding(front, b"b")
     await front.has_sent(b"b")
     front.acknowledge(1)
@@ -188,7 +211,7 @@ async def test_collected_adds_that_are_cancelled_while_the_writer_is_held_are_wi
     front.hold()
     first.cancel()
     await turn()
-    front.release(failed=True)
+    front.go_on(failed=True)
     await front.has_sent(b"b")
     front.acknowledge(1)
     assert await second == 0
@@ -202,7 +225,7 @@ async def test_adds_before_a_promised_position_are_not_withdrawn() -> None:
     front.hold()
     first.cancel()
     await turn()
-    front.release(failed=True)
+    front.go_on(failed=True)
     await front.has_sent(b"a", b"b")
     front.acknowledge(2)
     assert await second == 1
@@ -241,7 +264,7 @@ async def test_of_an_add_many_that_is_refused_the_beginning_that_was_sent_is_in_
     await turn()
     front.hold()  # in the turn in which the last payload finds room
     front.acknowledge(1)
-    front.release()
+    front.go_on()
     front.hold()
     await turn()
     assert front.sent == [b"a", b"b", b"c"]
@@ -276,7 +299,7 @@ async def test_the_position_in_doubt_of_an_add_many_that_timed_out_does_not_chan
     gone.cancel()
     with pytest.raises(OctavoTimeoutError) as caught:
         await many
-    front.release(failed=True)
+    front.go_on(failed=True)
     await front.has_sent(b"c", b"d")
     assert caught.value.doubt == Doubt("id", 3, 1, sent=2)
 
@@ -359,7 +382,7 @@ async def test_flush_waits_for_earlier_adds_when_the_last_one_is_refused() -> No
     front.hold()
     await turn()
     assert not flushing.done(), "b is not acknowledged"
-    front.release()
+    front.go_on()
     front.acknowledge(2)
     await flushing
     with pytest.raises(PositionMismatchError):
@@ -372,7 +395,7 @@ async def test_flush_waits_for_earlier_adds_when_the_last_one_times_out() -> Non
     front.hold()
     first = asyncio.ensure_future(front.add_many([b"a", b"b"]))
     await turn()
-    front.release()
+    front.go_on()
     await front.has_sent(b"a")
     (last,) = adding(front, b"c")
     flushing = asyncio.ensure_future(front.flush())
@@ -396,7 +419,7 @@ async def test_flush_does_not_wait_for_adds_that_were_made_after_it() -> None:
     await turn()
     gone.cancel()
     await turn()
-    front.release()
+    front.go_on()
     await front.has_sent(b"b")
     (later,) = adding(front, b"c")
     await turn()

@@ -8,12 +8,15 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
-from octavo.client.log.writer.adds import AddFront, Run
+from octavo.client.log.seam.active_segment import ActiveSegment
+from octavo.client.log.writer.adds import LogAdds
 from octavo.client.options import ClientOptions
+from octavo.client.write.front.front import short_way
 from octavo.protocol.errors import Doubt, NotLeaderError, OctavoError, OctavoTimeoutError
+from octavo.protocol.ids import LedgerId
 from simulation.engine.loop import SimulationLoop
 
 TIMEOUT_SECONDS: Final = 1.0
@@ -22,62 +25,80 @@ OTHERS_MAX: Final = 4 if os.environ.get("OCTAVO_LONG") else 2
 """Events beside the time-out that fall into the turn."""
 
 
-class Front(AddFront):
+class Front(LogAdds):
     """Notes what it has sent, by position. A position never gets another payload (rule P5)."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(log_id="id", term=3, next_position=0, options=ClientOptions(**options))
+        segment = ActiveSegment(LedgerId(0))
+        segment.core = cast(Any, self)
+        super().__init__(
+            segment, log_id="id", term=3, options=ClientOptions(**options), check_usable=self._raise_if_ended,
+            refuse_for_ever=lambda _error: None,
+        )  # fmt: skip
+        self._front = self.front
         self.log: dict[int, bytes] = {}
         self.ended: OctavoError | None = None
         self.settled: dict[str, set[bytes]] = {}
         """Of each flush that has ended, what had been sent by then."""
 
-    def check_usable(self) -> None:
+    length_pushed = 0
+
+    def _raise_if_ended(self) -> None:
         if self.ended is not None:
             raise self.ended
 
-    def _send(self, run: Run) -> None:
-        for position, payload in enumerate(run.payloads, run.first):
+    def push(self, payloads: list[bytes]) -> None:
+        """What the segment is given."""
+        (first,) = [batch.first for batch in self.front.batches if batch.payloads is payloads]
+        for position, payload in enumerate(payloads, first):
             assert self.log.setdefault(position, payload) == payload, "a position keeps its payload"
+
+    @short_way
+    async def add(self, payload: bytes, *, expected_position: int | None = None) -> Any:
+        return await self.front.begin(payload, expected_position)
+
+    async def add_many(self, payloads: list[bytes]) -> range:
+        return await self.front.add_many(payloads)
 
     @property
     def acknowledged(self) -> set[bytes]:
-        return {payload for position, payload in self.log.items() if position < self._acknowledged_stop}
+        return {payload for position, payload in self.log.items() if position < self.front.acknowledged_stop}
 
     def is_untouched(self, payload: bytes) -> bool:
         """Whether an add with this payload waits in the queue, and nothing of it has found room."""
-        return any(payload in waiting.payloads and waiting.at == 0 for waiting in self._queue)
+        return any(payload in waiting.payloads and waiting.at == 0 for waiting in self.front.queue)
 
     # --- what may happen in the turn ----------------------------------------------------------------------------------
 
-    def acknowledge(self) -> None:
-        self._acknowledge(len(self.log))
+    def acknowledge(self, stop: int | None = None) -> None:
+        stop = len(self.log) if stop is None else stop
+        self.front.acknowledge(stop, self.front.bytes_below(stop))
 
     def roll(self) -> None:
         """What was sent is acknowledged, and the next segment begins."""
         if self.ended is None:
-            self._acknowledge(len(self.log))
-            self._release()
+            self.acknowledge()
+            self.release()
 
     def heal(self) -> None:
         """The recovered end holds half of what was sent; the rest is sent again."""
         if self.ended is None:
-            self._hold()
-            self._forget_segment()
-            self._acknowledge(max(self._acknowledged_stop, len(self.log) // 2))
-            self._release()
+            self.front.hold()
+            self.forget_segment()
+            self.acknowledge(max(self.front.acknowledged_stop, len(self.log) // 2))
+            self.release()
 
     def hold(self) -> None:
         if self.ended is None:
-            self._hold()
+            self.front.hold()
 
     def lose(self) -> None:
         self.ended = self.ended or NotLeaderError("lost", may_have_happened=False)
-        self._refuse_unsent(self.ended)
+        self.refuse_unsent(self.ended)
 
     def end(self) -> None:
         self.ended = self.ended or NotLeaderError("ended", may_have_happened=False)
-        self._refuse_all(self.ended)
+        self.refuse_all(self.ended)
 
 
 class Scene:
@@ -105,7 +126,7 @@ class Scene:
         name = f"flush {len(self.flushes)}"
 
         async def flush() -> None:
-            await self.front._wait_settled()
+            await self.front.wait_settled()
             self.front.settled[name] = set(self.front.log.values())
 
         self.flushes[name] = {*self.adds}, asyncio.ensure_future(flush())
@@ -115,7 +136,7 @@ class Scene:
         front = self.front
         for _ in range(8):
             if front.ended is None:
-                front._release()
+                front.release()
             for _ in range(4):
                 await asyncio.sleep(0.01)
                 front.acknowledge()
@@ -304,7 +325,7 @@ def test_a_time_out_that_makes_room_lets_in_what_waits_for_it() -> None:
         await asyncio.sleep(0.1)
         scene.add("c")
         await asyncio.sleep(0.25)
-        assert front._payloads == [b"c0"], "the adds before it have timed out, and take no room"
+        assert front.front.payloads == [b"c0"], "the adds before it have timed out, and take no room"
         await scene.finish()
         scene.check()
 

@@ -60,9 +60,10 @@ class Segment(ActiveSegment):
 
     def acknowledge(self) -> None:
         if self.failure is None and self.acknowledged_count < len(self.entries):
+            acknowledged = self.entries[self.acknowledged_count :]
             self.acknowledged_count = len(self.entries)
             self.moved.set()
-            self.front.acknowledged(0, self.first_position + self.acknowledged_count - 1, 0)
+            self.front.acknowledged(self.first_position + self.acknowledged_count, sum(map(len, acknowledged)))
 
     def fail(self, error: OctavoError | None = None) -> None:
         if self.failure is None:
@@ -389,14 +390,14 @@ def test_a_roll_that_is_asked_for_in_the_turn_in_which_another_ends_is_made() ->
         await asyncio.sleep(0.01)
         scene.lead.answer()
         await scene.lead.began.wait()
-        rolling = scene.writer._rolling
+        rolling = scene.writer._leader._rolls.rolling
         assert rolling is not None
         assert rolling.done()
         payload = scene.writer.add_nowait(b"b0")
-        scene.writer._send_turn()
+        scene.writer._adds.send_turn()
         scene.lead.active.acknowledge()
         under_way: list[object] = []
-        loop.call_later(0.005, lambda: under_way.append(scene.writer._rolling))
+        loop.call_later(0.005, lambda: under_way.append(scene.writer._leader._rolls.rolling))
         loop.call_later(0.01, scene.lead.answer)
         await scene.writer.roll()  # begins in this very step
         assert under_way != [None], "a heal or a close could not stop it"
