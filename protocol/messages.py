@@ -82,6 +82,7 @@ class Op(enum.IntEnum):
     PING = 8
     MISSING = 9
     AUTHENTICATE = 10
+    PACK = 11
     ERROR = 127
 
 

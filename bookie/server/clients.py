@@ -6,9 +6,9 @@ belongs to the client of its address. What a client has of the limits is shared 
 * **Connections**: one more than ``connections_max`` is refused with an error frame.
 * **Bytes and requests**: each frame is charged to two token buckets. While one is in debt the bookie reads from none of
   the client's sockets; nothing is refused, and nothing that was acknowledged is touched.
-* **Turns**: in one turn of the event loop a client has :data:`FRAMES_PER_TURN_MAX` frames served, over all of its
-  connections, which take turns. The rest waits for the next turn, in which other clients, timers and the bookie's own
-  work come first (rule B12).
+* **Turns**: in one turn of the event loop a client has :data:`FRAMES_PER_TURN_MAX` frames served (a pack counts as
+  many as it has requests), over all of its connections, which take turns. The rest waits for the next turn, in which
+  other clients, timers and the bookie's own work come first (rule B12).
 * **Held requests**: those that wait for an answer of the metadata store, and long polls. Beyond the bounds further ones
   are refused with :class:`BookieOverloadedError`; the client's other requests, and other clients, go on (rule B13).
 * **New ledgers**: the first add, LAC or fence of a ledger that is new here. Beyond the limit it is refused with
@@ -117,13 +117,14 @@ class Client:
         self._throttled_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def take_frame(self) -> None:
-        """A frame is served. After the last one of a turn the client :attr:`rests` until the next turn.
+    def take_frame(self, requests: int = 1) -> None:
+        """A frame with so many requests is served. After the last one of a turn the client :attr:`rests` until the next
+        turn.
 
         The count begins again only then: a client that never sends that many frames at once costs a subtraction each.
         """
-        self._frames_left -= 1
-        if not self._frames_left:
+        self._frames_left -= requests
+        if self._frames_left <= 0 and not self.rests:
             self.rests = True
             self._loop.call_soon(self._next_turn)
             self._regulate()
@@ -144,12 +145,12 @@ class Client:
         at = order.index(last) + 1
         self.connections = dict.fromkeys(order[at:] + order[:at])
 
-    def charge(self, frame_bytes: int) -> None:
-        """A frame of this size has arrived. It is served; what comes after it may wait."""
+    def charge(self, frame_bytes: int, requests: int = 1) -> None:
+        """A frame of this size, with so many requests, has arrived. It is served; what comes after it may wait."""
         now = self._loop.time()
         wait = self._bytes.take(frame_bytes, now) if self._bytes is not None else 0.0
         if self._requests is not None:
-            wait = max(wait, self._requests.take(1, now))
+            wait = max(wait, self._requests.take(requests, now))
         if wait > 0 and not self.throttled:
             self.throttled = True
             self._throttled_at = now

@@ -75,6 +75,7 @@ from octavo.protocol.messages import (
     encode_error,
     encode_hello,
 )
+from octavo.protocol.packs import CAPABILITY_PACKS, decode_pack, is_pack
 from octavo.protocol.places import check_places
 from octavo.security import forks
 from octavo.security.names import names_of
@@ -82,7 +83,7 @@ from octavo.security.tls_session import TlsSession
 
 log = structlog.get_logger("octavo.bookie")
 
-CAPABILITIES = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC, CAPABILITY_TERMS)
+CAPABILITIES = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC, CAPABILITY_TERMS, CAPABILITY_PACKS)
 """What this bookie understands beyond the protocol's version."""
 
 STRANGER_FRAME_BYTES_MAX = 64 * 1024
@@ -318,11 +319,11 @@ class Connection(asyncio.Protocol):
         if not self._greeted:
             self._greet(values)
             return
-        client = self._client
-        if client is not None:
-            client.take_frame()
-            if self._clients.meters_frames and not self._charge(client, body):
-                return
+        if is_pack(values):
+            self._pack(values, body)
+            return
+        if not self._admit_frame(body, 1):
+            return
         replies = self._replies
         try:
             request_id, request = decode_request(values)
@@ -332,6 +333,36 @@ class Connection(asyncio.Protocol):
             replies.send(encode_error(error.request_id, Op.ERROR, refusal))
             return
         replies.begin()
+        self._serve(request_id, request)
+        if replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
+            self.regulate()
+
+    def _pack(self, values: list[Any], body: memoryview | bytes) -> None:
+        """Serve the requests of a pack one after another, each as if it had come alone."""
+        first_id, requests = decode_pack(values)
+        if not self._admit_frame(body, len(requests)):
+            return
+        replies = self._replies
+        replies.begin_pack(first_id, len(requests))
+        for request_id, request in enumerate(requests, first_id):
+            if self._closing:
+                return
+            self._serve(request_id, request)
+        if replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
+            self.regulate()
+
+    def _admit_frame(self, body: memoryview | bytes, requests: int) -> bool:
+        """Count a frame with so many requests against its client; False if the client is over its rates, and the frame
+        waits."""
+        client = self._client
+        if client is None:
+            return True
+        client.take_frame(requests)
+        return not self._clients.meters_frames or self._charge(client, body, requests)
+
+    def _serve(self, request_id: int, request: Request) -> None:
+        """Serve a request that has begun. Raises :class:`ProtocolError` if it ends the connection."""
+        replies = self._replies
         if self._service.draining:
             replies.refuse(
                 request_id, request.op, BookieShuttingDownError("the bookie is stopping", may_have_happened=False)
@@ -352,16 +383,14 @@ class Connection(asyncio.Protocol):
                 replies.refuse(request_id, request.op, error)
             else:
                 self._hold(request_id, request, question)
-        if replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
-            self.regulate()
 
-    def _charge(self, client: Client, body: memoryview | bytes) -> bool:
+    def _charge(self, client: Client, body: memoryview | bytes, requests: int) -> bool:
         """Charge a frame to the client's rates; False if it is over them, and the frame waits."""
         if client.throttled:
             self._backlog.append(body)
             self.regulate()
             return False
-        client.charge(len(body))
+        client.charge(len(body), requests)
         return True
 
     def _may_go_on(self, request_id: int, request: Request) -> bool:

@@ -13,7 +13,9 @@ from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.request_counts import RequestCounts
 from octavo.protocol.errors import InternalError, OctavoError
 from octavo.protocol.frames import LENGTH
+from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
 from octavo.protocol.messages import Added, Op, Reply, encode_error
+from octavo.protocol.packs import encode_done
 
 log = structlog.get_logger("octavo.bookie")
 
@@ -33,6 +35,10 @@ class Replies:
         self._counts = counts
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._packed: set[int] = set()
+        """Ids of requests that came in packs and are outstanding."""
+        self._done: list[int] = []
+        """Ids of those that have succeeded in this turn of the event loop."""
         self.outstanding = 0
         self.began_at = 0.0
         """When the request arrived that is being dispatched, by the clock of the counts."""
@@ -57,6 +63,12 @@ class Replies:
         self.outstanding += 1
         self.began_at = self._counts.clock()
 
+    def begin_pack(self, first_id: int, requests: int) -> None:
+        """As many requests have arrived in one frame, with ids that follow one another."""
+        self.outstanding += requests
+        self.began_at = self._counts.clock()
+        self._packed.update(range(first_id, first_id + requests))
+
     def set_aside(self) -> None:
         """The request waits for something to happen, and does not count meanwhile."""
         self.outstanding -= 1
@@ -80,7 +92,7 @@ class Replies:
     async def _answer(self, request_id: int, op: Op, work: Awaitable[Reply], began_at: float | None) -> None:
         try:
             reply = await work
-            body = reply.encode(request_id)
+            body = b"" if request_id in self._packed else reply.encode(request_id)
         except asyncio.CancelledError:
             self.outstanding -= 1
             raise
@@ -88,14 +100,20 @@ class Replies:
             self.refuse(request_id, op, error)
         else:
             self._counts.answered(op, began_at)
-            self._finish(body)
+            if body:
+                self._finish(body)
+            else:
+                self._finish_packed(request_id)
 
     # --- replies ----------------------------------------------------------------------------------------------
 
     def finish(self, reply: Reply, request_id: int) -> None:
         """Send the reply of the request that is being dispatched."""
         self._counts.answered(reply.op, self.began_at)
-        self._finish(reply.encode(request_id))
+        if request_id in self._packed:
+            self._finish_packed(request_id)
+        else:
+            self._finish(reply.encode(request_id))
 
     def _finish(self, body: bytes) -> None:
         self.outstanding -= 1
@@ -113,7 +131,10 @@ class Replies:
                 self.refuse(request_id, Op.ADD, self._standing.refusal(may_have_happened=True))
                 return
             counts.add_seconds.observe(now - began_at)
-            self._finish(Added().encode(request_id))
+            if request_id in self._packed:
+                self._finish_packed(request_id)
+            else:
+                self._finish(Added().encode(request_id))
         else:
             self.refuse(request_id, Op.ADD, failure)
 
@@ -123,7 +144,32 @@ class Replies:
             log.error("request failed by a defect", error=repr(error), exc_info=error)
             error = InternalError(f"a defect of the bookie: {type(error).__name__}")
         self._counts.note_refused(op, error)
+        self._packed.discard(request_id)
         self._finish(encode_error(request_id, op, error))
+
+    def _finish_packed(self, request_id: int) -> None:
+        """A request of a pack has succeeded: it is answered when the turn of the event loop ends, with the others."""
+        self._packed.discard(request_id)
+        if not self._done:
+            asyncio.get_running_loop().call_soon(self._send_done)
+        self._done.append(request_id)
+
+    def _send_done(self) -> None:
+        """Answer the requests of packs that have succeeded, unless the bookie has been paused since for so long that it
+        may confirm nothing (rule B10)."""
+        done, self._done = self._done, []
+        if not done:
+            return
+        self.outstanding -= len(done)
+        now = self._counts.clock()
+        if now >= self._standing.sure_until and not self._standing.may_confirm(now):
+            for request_id in done:
+                self.send(encode_error(request_id, Op.ADD, self._standing.refusal(may_have_happened=True)))
+        else:
+            for start in range(0, len(done), ENTRIES_PER_FRAME_MAX):
+                self.send(encode_done(done[start : start + ENTRIES_PER_FRAME_MAX]))
+        if self.watched:
+            self._on_finished()
 
     def send(self, body: bytes) -> None:
         """Send a frame with this body; nothing once the connection is closed."""
@@ -139,11 +185,13 @@ class Replies:
                 self._transport.write(body)
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Send what is ready, and nothing more."""
+        self._send_done()
         self.closed = True
 
     def cancel(self) -> None:
         """The connection is lost: end the requests that are being worked on."""
         self.closed = True
+        self._done.clear()
         for task in self._tasks:
             task.cancel()

@@ -18,6 +18,7 @@ from functools import partial
 
 from octavo.client.counts import reason_of
 from octavo.client.options import ClientOptions
+from octavo.client.wire.turn import Turn
 from octavo.client.wire.wire import OnOutcome, Outcome, Wire
 from octavo.metadata.cluster.registration import endpoint_of
 from octavo.metadata.own_tasks import tasks_cancelled
@@ -57,6 +58,7 @@ class BookieConnection:
         next_request_id: Callable[[], int],
         options: ClientOptions,
         rng: random.Random,
+        turn: Turn,
         reconnects: Counter[str] | None = None,
         protect: Callable[[Wire, str], asyncio.Protocol] | None = None,
         login: Callable[[Hello, asyncio.Transport], ClientLogin | None] | None = None,
@@ -73,6 +75,7 @@ class BookieConnection:
         self._next_request_id = next_request_id
         self._options = options
         self._rng = rng
+        self._turn = turn
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
         self._peer: Hello | None = None
@@ -145,6 +148,15 @@ class BookieConnection:
             self._wanted.set()
             return False
         return wire.send(body, request_id, on_outcome, timeout_seconds, bulk=bulk)
+
+    def post(self, tail: bytes, on_outcome: OnOutcome, *, timeout_seconds: float) -> bool:
+        """As :meth:`send`, but the request leaves when the turn of the event loop ends, perhaps in one frame with
+        those of other ledgers. ``tail``: the request without its id, see :mod:`octavo.protocol.packs`."""
+        wire = self._wire
+        if wire is None:
+            self._wanted.set()
+            return False
+        return wire.post(tail, on_outcome, timeout_seconds)
 
     async def request(self, request: Request, *, timeout_seconds: float, bulk: bool = False) -> Reply:
         """Ask, and wait for the reply; connecting, and waiting for room, count towards the timeout. ``bulk``: see
@@ -292,6 +304,8 @@ class BookieConnection:
                     hello=self._hello,
                     address=address,
                     outgoing_bytes_max=self._options.outgoing_bytes_max,
+                    next_request_id=self._next_request_id,
+                    turn=self._turn,
                     login=self._login,
                 )
                 protocol = made if self._protect is None else self._protect(made, host)

@@ -18,6 +18,7 @@ from octavo.client.statistics.clients import ConnectionState, ConnectionStatisti
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.security import WireSecurity, login_without_key
+from octavo.client.wire.turn import Turn
 from octavo.client.wire.wire import Wire
 from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.store.store import MetadataStore
@@ -59,6 +60,8 @@ class ConnectionPool:
         self._request_ids = itertools.count(1)
         self.next_request_id = self._request_ids.__next__
         """A request id that no other request of this client has: the same body may go to several bookies."""
+        self.turn = Turn()
+        """What is done when a turn of the event loop ends."""
         self._connections: dict[BookieId, BookieConnection] = {}
         self._registrations: Mapping[BookieId, BookieRegistration] | None = None
         """As the watch reported them last; None before its first report and after its end."""
@@ -88,6 +91,7 @@ class ConnectionPool:
                 next_request_id=self.next_request_id,
                 options=self._options,
                 rng=self._rng,
+                turn=self.turn,
                 reconnects=self.counts.reconnects,
                 protect=None if self._security is None else partial(self._protect, bookie_id),
                 login=login_without_key if self._security is None else self._security.login,

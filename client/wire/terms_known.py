@@ -42,6 +42,10 @@ class WithoutTerms:
         """Never taken."""
         return False
 
+    def post(self, *_arguments: object, **_options: object) -> bool:
+        """Never taken."""
+        return False
+
 
 type TermConnection = BookieConnection | WithoutTerms
 

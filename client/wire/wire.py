@@ -7,6 +7,9 @@ when the connection is lost. A reply that arrives after that is ignored.
 One timer serves all deadlines. It is armed for the earliest one; a reply does not touch it, and when it fires the wire
 checks every outstanding request once. An idle wire has no timer.
 
+Requests of ledgers are *posted*: those of one turn of the event loop leave when the turn ends, in one frame, a pack
+(:mod:`octavo.protocol.packs`), where there are several and the bookie understands packs.
+
 If nothing at all has arrived from the bookie since an overdue request was sent, the bookie is taken to be dead or
 unreachable: the wire is closed, so that every request on it fails now and not at its own deadline.
 """
@@ -15,8 +18,11 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
+from octavo.client.wire.outstanding_packs import OutstandingPack, OutstandingPacks, Settle
+from octavo.client.wire.turn import Turn
 from octavo.client.wire.wire_state import WireEvent, WireState, after
 from octavo.protocol.bulk_answers import decode_bulk_answer
 from octavo.protocol.errors import (
@@ -28,7 +34,11 @@ from octavo.protocol.errors import (
     WrongClusterError,
 )
 from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
-from octavo.protocol.limits import LONG_POLLS_PER_CONNECTION_MAX, REQUESTS_PER_CONNECTION_MAX
+from octavo.protocol.limits import (
+    FRAME_PAYLOAD_BYTES_TARGET,
+    LONG_POLLS_PER_CONNECTION_MAX,
+    REQUESTS_PER_CONNECTION_MAX,
+)
 from octavo.protocol.messages import (
     CAPABILITY_AUTHENTICATE,
     CONNECTION_REQUEST_ID,
@@ -39,6 +49,14 @@ from octavo.protocol.messages import (
     decode_hello,
     decode_reply,
     encode_hello,
+)
+from octavo.protocol.packs import (
+    CAPABILITY_PACKS,
+    PACK_REQUESTS_MAX,
+    decode_done,
+    frame_head,
+    is_pack,
+    pack_head,
 )
 from octavo.security import forks
 from octavo.security.login import ClientLogin
@@ -80,6 +98,13 @@ class _Outstanding:
     bulk: bool
 
 
+@dataclass(slots=True, eq=False)
+class _Posted:
+    tail: bytes
+    on_outcome: OnOutcome
+    timeout_seconds: float
+
+
 class Wire(asyncio.Protocol):
     """See the module."""
 
@@ -90,11 +115,14 @@ class Wire(asyncio.Protocol):
         hello: Hello,
         address: str,
         outgoing_bytes_max: int,
+        next_request_id: Callable[[], int],
+        turn: Turn,
         login: Callable[[Hello, asyncio.Transport], ClientLogin | None] | None = None,
     ) -> None:
-        """``login`` returns the authentication to go through with a bookie that offers it, given its hello and the
-        transport, or None to go without; it raises the error with which the connection is to fail. None: the client
-        never authenticates."""
+        """``next_request_id`` gives ids that follow one another while nobody else asks for one. What is posted leaves
+        when the ``turn`` ends. ``login`` returns the authentication to go through with a bookie that offers it, given
+        its hello and the transport, or None to go without; it raises the error with which the connection is to fail.
+        None: the client never authenticates."""
         self._find_login = login
         self._login: ClientLogin | None = None
         self._greeting: Hello | None = None
@@ -105,7 +133,13 @@ class Wire(asyncio.Protocol):
         self._outgoing_bytes_max = outgoing_bytes_max
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder()
+        self._next_request_id = next_request_id
+        self._turn = turn
         self._outstanding: dict[int, _Outstanding] = {}
+        self._packs = OutstandingPacks()
+        """Each is outstanding under its first id, too."""
+        self._posted: list[_Posted] = []
+        self._takes_packs = False
         self._long_polls = 0
         self._bulk_reads = 0
         self._received_at = 0.0
@@ -125,7 +159,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def outstanding(self) -> int:
-        """Requests without an outcome."""
+        """Frames without an outcome."""
         return len(self._outstanding)
 
     @property
@@ -151,20 +185,83 @@ class Wire(asyncio.Protocol):
         """
         if not self.writable:
             return False
-        outstanding = self._outstanding
-        if request_id in outstanding:
+        if request_id in self._outstanding:
             raise ValueError(f"{self._name}: request {request_id} is outstanding already")
+        self._long_polls += long_poll
+        self._bulk_reads += bulk
+        self._expect(request_id, on_outcome, timeout_seconds, long_poll=long_poll, bulk=bulk)
+        self._write(body)
+        return True
+
+    def post(self, tail: bytes, on_outcome: OnOutcome, timeout_seconds: float) -> bool:
+        """Send a request when the turn of the event loop ends, perhaps in one frame with others. Returns False, and
+        does nothing, unless :attr:`writable`. ``tail``: see :mod:`octavo.protocol.packs`, which says what may be
+        posted. Requests leave in the order in which they are posted, but after what is sent in the same turn."""
+        if not self.writable:
+            return False
+        posted = self._posted
+        if not posted:
+            self._turn.sends(self)
+        posted.append(_Posted(tail, on_outcome, timeout_seconds))
+        if not self._takes_packs and len(self._outstanding) + len(posted) >= REQUESTS_PER_CONNECTION_MAX:
+            self.send_posted()
+        return True
+
+    def send_posted(self) -> None:
+        """Send what was posted in this turn."""
+        posted, self._posted = self._posted, []
+        if len(posted) < 2 or not self._takes_packs:
+            for one in posted:
+                self._send_alone(one)
+            return
+        start = size = 0
+        for index, one in enumerate(posted):
+            size += len(one.tail)
+            if index > start and (
+                size > FRAME_PAYLOAD_BYTES_TARGET
+                or index - start >= PACK_REQUESTS_MAX
+                or one.timeout_seconds != posted[start].timeout_seconds
+            ):
+                self._send_pack(posted[start:index])
+                start, size = index, len(one.tail)
+        self._send_pack(posted[start:])
+
+    def _send_alone(self, one: _Posted) -> None:
+        request_id, tail = self._next_request_id(), one.tail
+        self._expect(request_id, one.on_outcome, one.timeout_seconds)
+        self._write_pieces(frame_head(request_id, tail), memoryview(tail)[1:])
+
+    def _send_pack(self, requests: list[_Posted]) -> None:
+        if len(requests) == 1:
+            self._send_alone(requests[0])
+            return
+        first_id = self._next_request_id()
+        for _ in requests[1:]:
+            self._next_request_id()
+        pack = OutstandingPack(first_id, [(one.tail, one.on_outcome) for one in requests])
+        self._packs.add(pack)
+        self._expect(first_id, partial(self._pack_over, first_id), requests[0].timeout_seconds)
+        tails = [one.tail for one in requests]
+        self._write_pieces(pack_head(first_id, tails), *tails)
+
+    def _expect(
+        self,
+        request_id: int,
+        on_outcome: OnOutcome,
+        timeout_seconds: float,
+        *,
+        long_poll: bool = False,
+        bulk: bool = False,
+    ) -> None:
+        """A frame is about to be written, and will have an outcome."""
+        outstanding = self._outstanding
         now = self._loop.time()
         deadline = now + timeout_seconds
         outstanding[request_id] = _Outstanding(now, deadline, on_outcome, long_poll, bulk)
-        self._long_polls += long_poll
-        self._bulk_reads += bulk
-        if len(outstanding) - self._long_polls >= REQUESTS_PER_CONNECTION_MAX:
+        if self.writable and len(outstanding) - self._long_polls >= REQUESTS_PER_CONNECTION_MAX:
             self._go(WireEvent.FILLED)
         if self._timer is None or deadline < self._timer.when():
             self._arm(deadline)
-        self._write(body)
-        return True
 
     def abort(self, error: OctavoError) -> None:
         """Close the connection now. The owner is told and every outstanding request fails before this returns."""
@@ -256,6 +353,18 @@ class Wire(asyncio.Protocol):
             transport.write(prefix)
             transport.write(body)
 
+    def _write_pieces(self, *pieces: bytes | memoryview) -> None:
+        """A whole frame."""
+        transport = self._transport
+        assert transport is not None
+        if transport.is_closing():
+            return
+        if len(pieces) == 2 and len(pieces[1]) > _JOIN_BYTES_MAX:
+            transport.write(pieces[0])
+            transport.write(pieces[1])
+        else:
+            transport.write(b"".join(pieces))
+
     def _frame_received(self, values: list[object]) -> None:
         if self.peer is None:
             if self._login is None:
@@ -263,14 +372,43 @@ class Wire(asyncio.Protocol):
             else:
                 self._login_answered(self._login, values)
             return
+        if is_pack(values):
+            self._pack_answered(values)
+            return
         request_id, outcome = decode_reply(values)
         if request_id == CONNECTION_REQUEST_ID:
             # The bookie is about to close the connection because of something that this client sent.
             assert isinstance(outcome, OctavoError)
             self.abort(outcome)
             return
+        if self._packs:
+            pack = self._packs.of(request_id)
+            if pack is not None:
+                self._settle(pack.refused(request_id, outcome), pack)
+                return
         if request_id in self._outstanding:
             self._deliver(self._take(request_id).on_outcome, outcome)
+
+    def _pack_answered(self, values: list[object]) -> None:
+        for first_id, last_id in decode_done(values):
+            for pack, first, last in self._packs.parts(first_id, last_id):
+                self._settle(pack.succeeded(first, last), pack)
+
+    def _settle(self, settled: list[Settle], pack: OutstandingPack) -> None:
+        """Deliver outcomes of requests of this pack."""
+        if not pack.left:
+            self._packs.remove(pack.first_id)
+            self._take(pack.first_id)
+        for on_outcome, outcome in settled:
+            self._deliver(on_outcome, outcome)
+
+    def _pack_over(self, first_id: int, outcome: Outcome) -> None:
+        """The frame of a pack has an outcome as a whole: it timed out, or the connection is lost."""
+        pack = self._packs.remove(first_id)
+        assert pack is not None, "a pack that is outstanding is known"
+        assert isinstance(outcome, OctavoError), "requests in a pack are answered one by one"
+        for on_outcome, error in pack.failed(lambda: _copy_of(outcome)):
+            self._deliver(on_outcome, error)
 
     def _bulk_received(self, body: memoryview) -> bool:
         """Deliver the frame if it answers a bulk read and can be decoded without an object per entry; else False."""
@@ -349,6 +487,7 @@ class Wire(asyncio.Protocol):
         greeting = self._greeting
         assert greeting is not None, "the bookie has sent its hello"
         self.peer = greeting
+        self._takes_packs = CAPABILITY_PACKS in greeting.capabilities
         self._go(WireEvent.GREETED)
         self.settled.set()
         self._owner.wire_up(self, greeting)
@@ -378,12 +517,15 @@ class Wire(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         outstanding, self._outstanding = self._outstanding, {}
+        posted, self._posted = self._posted, []
         self._owner.wire_lost(self, error)
-        for request in outstanding.values():
+        waiting = [request.on_outcome for request in outstanding.values()]
+        waiting.extend(request.on_outcome for request in posted)
+        for on_outcome in waiting:
             # One instance for each request: an exception collects the traceback of whatever raises it.
             failure = BookieUnavailableError(error.message, may_have_happened=True)
             failure.__cause__ = error
-            self._deliver(request.on_outcome, failure)
+            self._deliver(on_outcome, failure)
 
     def _deliver(self, on_outcome: OnOutcome, outcome: Outcome) -> None:
         try:
@@ -428,3 +570,9 @@ class Wire(asyncio.Protocol):
         )
         for request in timed_out:
             self._time_out(request)
+
+
+def _copy_of(error: OctavoError) -> OctavoError:
+    copy = type(error)(error.message, may_have_happened=error.may_have_happened)
+    copy.__cause__ = error.__cause__
+    return copy

@@ -37,7 +37,6 @@ class Shell(Protocol):
     """By slot."""
     refusals: list[OctavoError | None]
     """By slot: the last refusal, while nothing was confirmed since."""
-    next_request_id: Callable[[], int]
     stopped: bool
 
     def perform(self, effects: Sequence[Effect]) -> None:

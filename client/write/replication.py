@@ -51,7 +51,8 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import Add, Added, AddFlag, WriteLac
+from octavo.protocol.messages import Added, AddFlag, Op
+from octavo.protocol.packs import encode_tail
 from octavo.protocol.quorums import quorums_of
 
 log = logging.getLogger("octavo.client")
@@ -113,7 +114,6 @@ class Replication:
         self._on_acknowledged = on_acknowledged
         self.fail = on_failure
         self.loop = asyncio.get_running_loop()
-        self.next_request_id = pool.next_request_id
         self.pool = pool
         self._commit = commit
         self._start = start
@@ -195,12 +195,12 @@ class Replication:
             self._send_lac(position)
 
     def _send_lac(self, position: int) -> None:
-        request_id, sealed = self.next_request_id(), self._explicit_lac
+        sealed = self._explicit_lac
         ledger_id, ledger_key, _, term = self.address
-        body = WriteLac(ledger_id, ledger_key, term, sealed).encode(request_id)
+        tail = encode_tail(Op.WRITE_LAC, ledger_id, ledger_key, term, sealed)
         on_outcome = partial(self._lac_outcome, position, sealed)
         timeout = self.options.request_timeout_seconds
-        if self.connections[position].send(body, request_id, on_outcome, timeout_seconds=timeout):
+        if self.connections[position].post(tail, on_outcome, timeout_seconds=timeout):
             self._lac_unsent &= ~(1 << position)
 
     def _lac_outcome(self, position: int, sealed: bytes, outcome: Outcome) -> None:
@@ -266,7 +266,7 @@ class Replication:
 
     def perform(self, effects: Sequence[Effect]) -> None:
         """Perform what the pipeline has decided."""
-        body, number, request_id, members = b"", -1, 0, self._members
+        tail, number, members = b"", -1, self._members
         for effect in effects:
             if type(effect) is not Send or effect.position >= members:
                 self._perform_other(effect)
@@ -274,12 +274,9 @@ class Replication:
             run, position, tenure = effect.run, effect.position, effect.tenure
             if run.number != number or not self._shared_body:
                 number = run.number
-                request_id = self.next_request_id()
-                entries = list(self.pipeline.share(run, position))
-                body = Add(*self.address, entries).encode(request_id)
-            taken = self.connections[position].send(
-                body,
-                request_id,
+                tail = encode_tail(Op.ADD, *self.address, list(self.pipeline.share(run, position)))
+            taken = self.connections[position].post(
+                tail,
                 partial(self._outcome, position, number, tenure),
                 timeout_seconds=self.options.request_timeout_seconds,
             )

@@ -19,7 +19,8 @@ from octavo.client.write.part import Shell
 from octavo.client.write.pipeline import Acknowledge, Effect, Full, Pipeline, Send
 from octavo.protocol.errors import BookieInDoubtError, BookieOverloadedError, OctavoError
 from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import Add, Added, AddFlag
+from octavo.protocol.messages import Add, Added, AddFlag, Op
+from octavo.protocol.packs import encode_tail
 from octavo.protocol.quorums import Quorums
 
 
@@ -146,11 +147,9 @@ class Copying:
         number, attempt = effect.run.number, effect.tenure
         if position not in self._joining:
             return
-        request_id = self._shell.next_request_id()
         entries = list(self.pipeline.share(effect.run, position))
-        taken = self._joining[position][0].send(
-            Add(*self._shell.address, entries).encode(request_id),
-            request_id,
+        taken = self._joining[position][0].post(
+            encode_tail(Op.ADD, *self._shell.address, entries),
             partial(self._shell.guarded, self._joiner_outcome, position, number, attempt),
             timeout_seconds=self._shell.options.request_timeout_seconds,
         )

@@ -16,7 +16,8 @@ from octavo.client.write.part import Shell
 from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline, SendForce
 from octavo.protocol.errors import UnsupportedOperationError
 from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import CAPABILITY_DEFERRED_SYNC, AddFlag, Force, Forced
+from octavo.protocol.messages import CAPABILITY_DEFERRED_SYNC, AddFlag, Forced, Op
+from octavo.protocol.packs import encode_tail
 from octavo.protocol.quorums import Quorums
 
 
@@ -100,12 +101,10 @@ class Forces:
 
     def _send_force(self, effect: SendForce) -> None:
         position, number, tenure = effect.position, effect.number, effect.tenure
-        request_id = self._shell.next_request_id()
         address = self._shell.address
-        force = Force(address.ledger_id, address.ledger_key, 0, ((effect.first, effect.last),))
-        taken = self._shell.connections[position].send(
-            force.encode(request_id),
-            request_id,
+        tail = encode_tail(Op.FORCE, address.ledger_id, address.ledger_key, 0, ((effect.first, effect.last),))
+        taken = self._shell.connections[position].post(
+            tail,
             partial(self._force_outcome, position, number, tenure),
             timeout_seconds=self._shell.options.request_timeout_seconds,
         )

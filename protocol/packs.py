@@ -1,0 +1,141 @@
+"""Packs: several requests of one client in one frame, and one answer for all that succeed.
+
+A frame costs both sides as much as a hundred entries in it would. A client that writes a thousand ledgers, with one add
+under way in each, has a thousand small requests for a bookie; in a pack they cost one frame. The pack is nothing but a
+frame: each request in it has an id of its own, is served as if it had come alone, in the order of the pack, and has an
+outcome of its own.
+
+A pack is ``[first id, 11, [[op, ...fields], ...]]``; the request at index ``i`` has the id ``first id + i``. It holds
+requests whose answers have no fields (:data:`USUAL`). The answer ``[id, 11, 0, [[first, last], ...]]`` names runs of
+request ids that succeeded; ``id`` is the first of them. They may be of several packs, and those of one pack may be
+answered in several frames. A request that is refused gets the refusal that it would have got alone.
+
+A bookie that understands packs has :data:`CAPABILITY_PACKS` in its hello. It answers in this form only what came in a
+pack.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from octavo.protocol import fields
+from octavo.protocol.errors import CODE_OK, ProtocolError
+from octavo.protocol.frames import LENGTH, pack_body
+from octavo.protocol.messages import (
+    CONNECTION_REQUEST_ID,
+    REQUEST_ID_MAX,
+    REQUESTS,
+    Added,
+    Forced,
+    LacWritten,
+    Op,
+    Reply,
+    Request,
+)
+
+CAPABILITY_PACKS: Final = "packs"
+"""In a bookie's hello: it understands packs."""
+
+USUAL: Final[Mapping[int, Reply]] = {
+    int(Op.ADD): Added(),
+    int(Op.WRITE_LAC): LacWritten(),
+    int(Op.FORCE): Forced(),
+}
+"""Operation -> its answer, of those that may be in a pack."""
+
+PACK_REQUESTS_MAX: Final = 512
+"""Requests after which a client begins the next pack: a bookie then works on the first while the client makes the
+next."""
+
+_ARRAY = 0x90
+"""msgpack's mark of an array of fewer than 16 items; the number of items is added to it."""
+
+_ARRAY_16 = b"\xdc"
+"""msgpack's mark of an array whose number of items follows in two bytes."""
+
+_THREE = bytes([_ARRAY + 3])
+
+
+def encode_tail(op: Op, *values: Any) -> bytes:
+    """A request without its id, ``[op, ...fields]``: what packs are made of. The same tail may go to several
+    bookies."""
+    return pack_body((int(op), *values))
+
+
+def tail_of(request: Request) -> bytes:
+    """The tail of a request; see :func:`encode_tail`."""
+    return pack_body((int(request.op), *request.to_fields()))
+
+
+def op_of(tail: bytes) -> int:
+    """The operation of a tail."""
+    return tail[1]
+
+
+def frame_head(request_id: int, tail: bytes) -> bytes:
+    """What stands before ``tail[1:]`` in the frame of a request that travels alone: the length, and the beginning of
+    the body."""
+    head = bytes([tail[0] + 1]) + pack_id(request_id)
+    return LENGTH.pack(len(head) + len(tail) - 1) + head
+
+
+def pack_head(first_id: int, tails: Sequence[bytes]) -> bytes:
+    """What stands before the tails in the frame of a pack: the length, and the beginning of the body."""
+    count = len(tails)
+    head = _THREE + pack_id(first_id) + _OP + _ARRAY_16 + count.to_bytes(2, "big")
+    return LENGTH.pack(len(head) + sum(map(len, tails))) + head
+
+
+def pack_id(request_id: int) -> bytes:
+    """A request id as msgpack has it."""
+    if request_id < 0x80:
+        return bytes([request_id])
+    if request_id < 0x10000:
+        return b"\xcd" + request_id.to_bytes(2, "big") if request_id > 0xFF else b"\xcc" + bytes([request_id])
+    if request_id < 0x100000000:
+        return b"\xce" + request_id.to_bytes(4, "big")
+    return b"\xcf" + request_id.to_bytes(8, "big")
+
+
+_OP = bytes([int(Op.PACK)])
+
+
+def is_pack(values: Sequence[Any]) -> bool:
+    """Whether a frame, in either direction, is a pack or the answer to one; it may still be malformed."""
+    return len(values) > 1 and type(values[1]) is int and values[1] == Op.PACK
+
+
+def decode_pack(values: Sequence[Any]) -> tuple[int, list[Request]]:
+    """The first request id and the requests of a pack that arrived at a bookie. Raises :class:`ProtocolError`."""
+    if len(values) != 3 or type(values[2]) is not list or not values[2]:
+        raise ProtocolError("a pack is [first id, op, requests], with one request or more")
+    first_id, _, tails = values
+    if type(first_id) is not int or not CONNECTION_REQUEST_ID < first_id <= REQUEST_ID_MAX - len(tails):
+        raise ProtocolError(f"a request id is an integer from 1 to {REQUEST_ID_MAX}")
+    return first_id, [_decode_tail(tail) for tail in tails]
+
+
+def _decode_tail(tail: Any) -> Request:
+    if type(tail) is not list or not tail or type(tail[0]) is not int or tail[0] not in USUAL:
+        raise ProtocolError("a pack holds requests whose answers have no fields")
+    return REQUESTS[tail[0]].from_fields(tail[1:])
+
+
+def encode_done(request_ids: Iterable[int]) -> bytes:
+    """The body of the answer to the requests with these ids, one at least, which have succeeded."""
+    runs: list[list[int]] = []
+    for request_id in sorted(request_ids):
+        if runs and request_id == runs[-1][1] + 1:
+            runs[-1][1] = request_id
+        else:
+            runs.append([request_id, request_id])
+    return pack_body((runs[0][0], int(Op.PACK), CODE_OK, runs))
+
+
+def decode_done(values: Sequence[Any]) -> Sequence[tuple[int, int]]:
+    """The runs of request ids in an answer that arrived at a client; see the module. Raises :class:`ProtocolError`."""
+    if len(values) != 4 or type(values[2]) is not int or values[2] != CODE_OK:
+        raise ProtocolError("the answer to a pack is [id, op, 0, runs]")
+    try:
+        return fields.runs(values[3])
+    except ValueError as error:
+        raise ProtocolError(f"the answer to a pack: {error}") from None
