@@ -294,6 +294,7 @@ class Core:
         lac_sender = LacSender(
             replication.pipeline,
             self._options.explicit_lac_delay_seconds,
+            turn=tools.pool.turn,
             is_adding=self._front.is_adding,
             send=lambda lac, length: replication.write_lac(
                 sealer.seal_explicit_lac(lac, length=length, sealed_at_ms=self._next_sealed_at_ms())
@@ -336,14 +337,14 @@ class Core:
                 acknowledged.set_result(None)
         path = self.path
         assert path is not None, "only what was pushed is acknowledged"
-        if path.lac_sender.timer is None and not self.pipeline.pending:
+        if not path.lac_sender.armed and not self.pipeline.pending:
             path.lac_sender.arm()
 
     def _announce_when_idle(self) -> None:
         """The LAC has risen: readers learn it, if nothing follows."""
         path = self.path
         assert path is not None, "only what was pushed is forced"
-        if path.lac_sender.timer is None and not self.pipeline.pending:
+        if not path.lac_sender.armed and not self.pipeline.pending:
             path.lac_sender.arm()
 
     async def wait_acknowledged(self) -> None:
