@@ -22,7 +22,7 @@ class Posted(Protocol):
 class Turn:
     """See the module. One a client; used from one event loop."""
 
-    __slots__ = ("_connections", "_delayed", "_loop", "_scheduled", "_steps", "_timer")
+    __slots__ = ("_connections", "_delayed", "_loop", "_scheduled", "_steps", "_timer", "_timer_due_at")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -31,8 +31,9 @@ class Turn:
         self._scheduled = False
         self._delayed: dict[float, deque[tuple[float, Callable[[], None]]]] = {}
         """Delay -> the steps with this delay and when each is due, in this order."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         """Runs while a step is delayed, until the first one is due."""
+        self._timer_due_at = 0.0
 
     def at_end(self, step: Callable[[], None]) -> None:
         """Call ``step`` once, when the turn ends: before the connections send what was posted to them. During the end
@@ -50,13 +51,13 @@ class Turn:
         if delayed is None:
             delayed = self._delayed[seconds] = deque()
         delayed.append((due_at, step))
-        if self._timer is None or due_at < self._timer.when():
+        if self._timer is None or due_at < self._timer_due_at:
             self._arm(due_at)
 
     def _arm(self, due_at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(due_at, self._due)
+        self._timer, self._timer_due_at = self._loop.call_at(due_at, self._due), due_at
 
     def _due(self) -> None:
         self._timer = None
