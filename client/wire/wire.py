@@ -139,6 +139,7 @@ class Wire(asyncio.Protocol):
         self._packs = OutstandingPacks()
         """Each is outstanding under its first id, too."""
         self._posted: list[_Posted] = []
+        self._posted_bytes = 0
         self._takes_packs = False
         self._long_polls = 0
         self._bulk_reads = 0
@@ -203,13 +204,17 @@ class Wire(asyncio.Protocol):
         if not posted:
             self._turn.sends(self)
         posted.append(_Posted(tail, on_outcome, timeout_seconds))
-        if not self._takes_packs and len(self._outstanding) + len(posted) >= REQUESTS_PER_CONNECTION_MAX:
+        self._posted_bytes += len(tail)
+        if self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET or (
+            not self._takes_packs and len(self._outstanding) + len(posted) >= REQUESTS_PER_CONNECTION_MAX
+        ):
+            # So the socket, and not the turn, bounds what waits here.
             self.send_posted()
         return True
 
     def send_posted(self) -> None:
         """Send what was posted in this turn."""
-        posted, self._posted = self._posted, []
+        posted, self._posted, self._posted_bytes = self._posted, [], 0
         if len(posted) < 2 or not self._takes_packs:
             for one in posted:
                 self._send_alone(one)
