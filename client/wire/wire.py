@@ -215,39 +215,48 @@ class Wire(asyncio.Protocol):
     def send_posted(self) -> None:
         """Send what was posted in this turn."""
         posted, self._posted, self._posted_bytes = self._posted, [], 0
-        if len(posted) < 2 or not self._takes_packs:
-            for one in posted:
-                self._send_alone(one)
-            return
+        limit = PACK_REQUESTS_MAX if self._takes_packs else 1
         start = size = 0
         for index, one in enumerate(posted):
             size += len(one.tail)
             if index > start and (
                 size > FRAME_PAYLOAD_BYTES_TARGET
-                or index - start >= PACK_REQUESTS_MAX
+                or index - start >= limit
                 or one.timeout_seconds != posted[start].timeout_seconds
             ):
-                self._send_pack(posted[start:index])
+                self._send_together(posted[start:index])
                 start, size = index, len(one.tail)
-        self._send_pack(posted[start:])
+        if posted:
+            self._send_together(posted[start:] if start else posted)
 
-    def _send_alone(self, one: _Posted) -> None:
-        request_id, tail = self._next_request_id(), one.tail
-        self._expect(request_id, one.on_outcome, one.timeout_seconds)
-        self._write_pieces(frame_head(request_id, tail), memoryview(tail)[1:])
-
-    def _send_pack(self, requests: list[_Posted]) -> None:
-        if len(requests) == 1:
-            self._send_alone(requests[0])
+    def _send_together(self, requests: list[_Posted]) -> None:
+        if self.state.is_over:
+            # It was lost in the middle of this flush; nothing has an outcome inside a call of :meth:`post`.
+            self._loop.call_soon(self._fail_posted, requests)
             return
-        first_id = self._next_request_id()
+        first_id, seconds = self._next_request_id(), requests[0].timeout_seconds
+        if len(requests) == 1:
+            tail = requests[0].tail
+            self._expect(first_id, requests[0].on_outcome, seconds)
+            self._write_pieces(frame_head(first_id, tail), memoryview(tail)[1:])
+            return
         for _ in requests[1:]:
             self._next_request_id()
-        pack = OutstandingPack(first_id, [(one.tail, one.on_outcome) for one in requests])
-        self._packs.add(pack)
-        self._expect(first_id, partial(self._pack_over, first_id), requests[0].timeout_seconds)
+        self._packs.add(OutstandingPack(first_id, [(one.tail, one.on_outcome) for one in requests]))
+        self._expect(first_id, partial(self._pack_over, first_id), seconds)
         tails = [one.tail for one in requests]
         self._write_pieces(pack_head(first_id, tails), *tails)
+
+    def _fail_posted(self, requests: list[_Posted]) -> None:
+        for one in requests:
+            self._deliver(one.on_outcome, self._lost_error())
+
+    def _lost_error(self) -> BookieUnavailableError:
+        """One instance for each request: an exception collects the traceback of whatever raises it."""
+        assert self.error is not None, "the connection is lost"
+        failure = BookieUnavailableError(self.error.message, may_have_happened=True)
+        failure.__cause__ = self.error
+        return failure
 
     def _expect(
         self,
@@ -524,13 +533,9 @@ class Wire(asyncio.Protocol):
         outstanding, self._outstanding = self._outstanding, {}
         posted, self._posted = self._posted, []
         self._owner.wire_lost(self, error)
-        waiting = [request.on_outcome for request in outstanding.values()]
-        waiting.extend(request.on_outcome for request in posted)
-        for on_outcome in waiting:
-            # One instance for each request: an exception collects the traceback of whatever raises it.
-            failure = BookieUnavailableError(error.message, may_have_happened=True)
-            failure.__cause__ = error
-            self._deliver(on_outcome, failure)
+        for request in outstanding.values():
+            self._deliver(request.on_outcome, self._lost_error())
+        self._fail_posted(posted)
 
     def _deliver(self, on_outcome: OnOutcome, outcome: Outcome) -> None:
         try:
