@@ -14,12 +14,13 @@ A bookie that understands packs has :data:`CAPABILITY_PACKS` in its hello. It an
 pack.
 """
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from octavo.protocol import fields
 from octavo.protocol.errors import CODE_OK, ProtocolError
-from octavo.protocol.frames import LENGTH, pack_body
+from octavo.protocol.frames import pack_body
 from octavo.protocol.messages import (
     CONNECTION_REQUEST_ID,
     REQUEST_ID_MAX,
@@ -46,18 +47,17 @@ PACK_REQUESTS_MAX: Final = 512
 """Requests after which a client begins the next pack: a bookie then works on the first while the client makes the
 next."""
 
-_ARRAY = 0x90
-"""msgpack's mark of an array of fewer than 16 items; the number of items is added to it."""
-
-_ARRAY_16 = b"\xdc"
-"""msgpack's mark of an array whose number of items follows in two bytes."""
-
-_THREE = bytes([_ARRAY + 3])
+_FRAME_HEAD = struct.Struct(">IBBQ")
+_PACK_HEAD = struct.Struct(">IBBQBBH")
+_LENGTH_BYTES = 4
+_ARRAY_OF_3, _ARRAY_16, _UINT_64 = 0x93, 0xDC, 0xCF
+"""msgpack's marks of an array of three items, of one whose number of items follows in two bytes, and of an integer of
+eight bytes: request ids have eight whatever their value."""
 
 
 def encode_tail(op: Op, *values: Any) -> bytes:
-    """A request without its id, ``[op, ...fields]``: what packs are made of. The same tail may go to several
-    bookies."""
+    """A request without its id, ``[op, ...fields]``: what packs are made of. The operation is the byte at index 1. The
+    same tail may go to several bookies."""
     return pack_body((int(op), *values))
 
 
@@ -66,37 +66,17 @@ def tail_of(request: Request) -> bytes:
     return pack_body((int(request.op), *request.to_fields()))
 
 
-def op_of(tail: bytes) -> int:
-    """The operation of a tail."""
-    return tail[1]
-
-
 def frame_head(request_id: int, tail: bytes) -> bytes:
     """What stands before ``tail[1:]`` in the frame of a request that travels alone: the length, and the beginning of
     the body."""
-    head = bytes([tail[0] + 1]) + pack_id(request_id)
-    return LENGTH.pack(len(head) + len(tail) - 1) + head
+    # The array has one item more than the tail: the id.
+    return _FRAME_HEAD.pack(_FRAME_HEAD.size - _LENGTH_BYTES + len(tail) - 1, tail[0] + 1, _UINT_64, request_id)
 
 
 def pack_head(first_id: int, tails: Sequence[bytes]) -> bytes:
     """What stands before the tails in the frame of a pack: the length, and the beginning of the body."""
-    count = len(tails)
-    head = _THREE + pack_id(first_id) + _OP + _ARRAY_16 + count.to_bytes(2, "big")
-    return LENGTH.pack(len(head) + sum(map(len, tails))) + head
-
-
-def pack_id(request_id: int) -> bytes:
-    """A request id as msgpack has it."""
-    if request_id < 0x80:
-        return bytes([request_id])
-    if request_id < 0x10000:
-        return b"\xcd" + request_id.to_bytes(2, "big") if request_id > 0xFF else b"\xcc" + bytes([request_id])
-    if request_id < 0x100000000:
-        return b"\xce" + request_id.to_bytes(4, "big")
-    return b"\xcf" + request_id.to_bytes(8, "big")
-
-
-_OP = bytes([int(Op.PACK)])
+    body_bytes = _PACK_HEAD.size - _LENGTH_BYTES + sum(map(len, tails))
+    return _PACK_HEAD.pack(body_bytes, _ARRAY_OF_3, _UINT_64, first_id, int(Op.PACK), _ARRAY_16, len(tails))
 
 
 def is_pack(values: Sequence[Any]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.messages import Reply
-from octavo.protocol.packs import USUAL, op_of
+from octavo.protocol.packs import USUAL
 
 type Settle = tuple[Callable[[Reply | OctavoError], None], Reply | OctavoError]
 """What is to be called, and with which outcome."""
@@ -24,7 +24,7 @@ class OutstandingPack:
         self.left = len(requests)
         # The tails are not kept: a bookie that is slow would hold the memory of all that it was sent.
         self._waiting: list[tuple[Callable[[Reply | OctavoError], None], Reply] | None] = [
-            (on_outcome, USUAL[op_of(tail)]) for tail, on_outcome in requests
+            (on_outcome, USUAL[tail[1]]) for tail, on_outcome in requests
         ]
 
     def succeeded(self, first_id: int, last_id: int) -> list[Settle]:

@@ -85,7 +85,8 @@ class Turn:
     def _end(self) -> None:
         steps, self._steps = self._steps, []
         try:
-            self._perform(steps)
+            if steps:
+                self._perform(steps)
         finally:
             connections, self._connections = self._connections, []
             self._scheduled = bool(self._steps)

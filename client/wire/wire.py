@@ -16,7 +16,7 @@ unreachable: the wire is closed, so that every request on it fails now and not a
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, cast
@@ -98,11 +98,8 @@ class _Outstanding:
     bulk: bool
 
 
-@dataclass(slots=True, eq=False)
-class _Posted:
-    tail: bytes
-    on_outcome: OnOutcome
-    timeout_seconds: float
+type _Posted = tuple[bytes, OnOutcome, float]
+"""The tail of a request, what gets its outcome, and its timeout in seconds."""
 
 
 class Wire(asyncio.Protocol):
@@ -203,7 +200,7 @@ class Wire(asyncio.Protocol):
         posted = self._posted
         if not posted:
             self._turn.sends(self)
-        posted.append(_Posted(tail, on_outcome, timeout_seconds))
+        posted.append((tail, on_outcome, timeout_seconds))
         self._posted_bytes += len(tail)
         if self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET or (
             not self._takes_packs and len(self._outstanding) + len(posted) >= REQUESTS_PER_CONNECTION_MAX
@@ -215,41 +212,55 @@ class Wire(asyncio.Protocol):
     def send_posted(self) -> None:
         """Send what was posted in this turn."""
         posted, self._posted, self._posted_bytes = self._posted, [], 0
+        if len(posted) == 1:
+            self._send_together(posted)
+            return
         limit = PACK_REQUESTS_MAX if self._takes_packs else 1
         start = size = 0
-        for index, one in enumerate(posted):
-            size += len(one.tail)
+        for index, (tail, _, seconds) in enumerate(posted):
+            size += len(tail)
             if index > start and (
-                size > FRAME_PAYLOAD_BYTES_TARGET
-                or index - start >= limit
-                or one.timeout_seconds != posted[start].timeout_seconds
+                size > FRAME_PAYLOAD_BYTES_TARGET or index - start >= limit or seconds != posted[start][2]
             ):
                 self._send_together(posted[start:index])
-                start, size = index, len(one.tail)
+                start, size = index, len(tail)
         if posted:
-            self._send_together(posted[start:] if start else posted)
+            self._send_together(posted[start:])
 
     def _send_together(self, requests: list[_Posted]) -> None:
+        """Send requests that have one timeout in one frame."""
         if self.state.is_over:
             # It was lost in the middle of this flush; nothing has an outcome inside a call of :meth:`post`.
             self._loop.call_soon(self._fail_posted, requests)
             return
-        first_id, seconds = self._next_request_id(), requests[0].timeout_seconds
+        first_id = self._next_request_id()
         if len(requests) == 1:
-            tail = requests[0].tail
-            self._expect(first_id, requests[0].on_outcome, seconds)
-            self._write_pieces(frame_head(first_id, tail), memoryview(tail)[1:])
+            ((tail, on_outcome, seconds),) = requests
+            self._expect(first_id, on_outcome, seconds)
+            self._write_pieces((frame_head(first_id, tail), memoryview(tail)[1:]))
             return
         for _ in requests[1:]:
             self._next_request_id()
-        self._packs.add(OutstandingPack(first_id, [(one.tail, one.on_outcome) for one in requests]))
-        self._expect(first_id, partial(self._pack_over, first_id), seconds)
-        tails = [one.tail for one in requests]
-        self._write_pieces(pack_head(first_id, tails), *tails)
+        self._packs.add(OutstandingPack(first_id, [(tail, on_outcome) for tail, on_outcome, _ in requests]))
+        self._expect(first_id, partial(self._pack_over, first_id), requests[0][2])
+        tails = [tail for tail, _, _ in requests]
+        self._write_pieces((pack_head(first_id, tails), *tails))
+
+    def _write_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write a frame, in one piece if it is not large."""
+        transport = self._transport
+        assert transport is not None
+        if transport.is_closing():
+            return  # as in `_write`
+        if len(pieces) == 2 and len(pieces[1]) > _JOIN_BYTES_MAX:
+            transport.write(pieces[0])
+            transport.write(pieces[1])
+        else:
+            transport.write(b"".join(pieces))
 
     def _fail_posted(self, requests: list[_Posted]) -> None:
-        for one in requests:
-            self._deliver(one.on_outcome, self._lost_error())
+        for _, on_outcome, _ in requests:
+            self._deliver(on_outcome, self._lost_error())
 
     def _lost_error(self) -> BookieUnavailableError:
         """One instance for each request: an exception collects the traceback of whatever raises it."""
@@ -366,18 +377,6 @@ class Wire(asyncio.Protocol):
             # Not `writelines`: asyncio's own, in Python 3.12 and 3.13.0, never calls `pause_writing`.
             transport.write(prefix)
             transport.write(body)
-
-    def _write_pieces(self, *pieces: bytes | memoryview) -> None:
-        """A whole frame."""
-        transport = self._transport
-        assert transport is not None
-        if transport.is_closing():
-            return
-        if len(pieces) == 2 and len(pieces[1]) > _JOIN_BYTES_MAX:
-            transport.write(pieces[0])
-            transport.write(pieces[1])
-        else:
-            transport.write(b"".join(pieces))
 
     def _frame_received(self, values: list[object]) -> None:
         if self.peer is None:
