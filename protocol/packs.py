@@ -21,6 +21,7 @@ from typing import Any, Final
 from octavo.protocol import fields
 from octavo.protocol.errors import CODE_OK, ProtocolError
 from octavo.protocol.frames import pack_body
+from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import (
     CONNECTION_REQUEST_ID,
     REQUEST_ID_MAX,
@@ -45,7 +46,7 @@ USUAL: Final[Mapping[int, Reply]] = {
 
 PACK_REQUESTS_MAX: Final = 512
 """Requests after which a client begins the next pack: a bookie then works on the first while the client makes the
-next."""
+next. A bookie takes up to ``REQUESTS_PER_CONNECTION_MAX`` in one pack, as many as a connection may have unanswered."""
 
 _FRAME_HEAD = struct.Struct(">IBBQ")
 _PACK_HEAD = struct.Struct(">IBBQBBH")
@@ -89,8 +90,10 @@ def decode_pack(values: Sequence[Any]) -> tuple[int, list[Request]]:
     if len(values) != 3 or type(values[2]) is not list or not values[2]:
         raise ProtocolError("a pack is [first id, op, requests], with one request or more")
     first_id, _, tails = values
-    if type(first_id) is not int or not CONNECTION_REQUEST_ID < first_id <= REQUEST_ID_MAX - len(tails):
-        raise ProtocolError(f"a request id is an integer from 1 to {REQUEST_ID_MAX}")
+    if len(tails) > REQUESTS_PER_CONNECTION_MAX:
+        raise ProtocolError(f"a pack of {len(tails)} requests is over the limit of {REQUESTS_PER_CONNECTION_MAX}")
+    if type(first_id) is not int or not CONNECTION_REQUEST_ID < first_id <= REQUEST_ID_MAX + 1 - len(tails):
+        raise ProtocolError(f"request ids are integers from 1 to {REQUEST_ID_MAX}")
     return first_id, [_decode_tail(tail) for tail in tails]
 
 

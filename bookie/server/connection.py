@@ -133,8 +133,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def outstanding(self) -> int:
-        """Requests without an answer yet."""
-        return self._replies.outstanding
+        """Requests that are to be answered yet; none of a connection that is closed."""
+        return 0 if self._replies.closed else self._replies.outstanding
 
     @property
     def long_polls(self) -> int:
@@ -560,6 +560,7 @@ class Connection(asyncio.Protocol):
             return
         self._service.traffic.protocol_errors += 1
         log.warning("connection refused", peer=self._peer, error=type(error).__name__, reason=error.message)
+        self._replies.send_done()  # a client takes nothing behind the error
         self._replies.send(encode_error(CONNECTION_REQUEST_ID, Op.ERROR, error))
         self.close()
 
@@ -568,6 +569,7 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             self._closing = True
             self._replies.close()
+            self._service.request_finished()
             self._backlog.clear()
             self._decoder = FrameDecoder()
             self._frames.leave(self)

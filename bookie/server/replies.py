@@ -151,23 +151,23 @@ class Replies:
         """A request of a pack has succeeded: it is answered when the turn of the event loop ends, with the others."""
         self._packed.discard(request_id)
         if not self._done:
-            asyncio.get_running_loop().call_soon(self._send_done)
+            asyncio.get_running_loop().call_soon(self.send_done)
         self._done.append(request_id)
 
-    def _send_done(self) -> None:
+    def send_done(self) -> None:
         """Answer the requests of packs that have succeeded, unless the bookie has been paused since for so long that it
         may confirm nothing (rule B10)."""
         done, self._done = self._done, []
         if not done:
             return
-        self.outstanding -= len(done)
         now = self._counts.clock()
         if now >= self._standing.sure_until and not self._standing.may_confirm(now):
             for request_id in done:
-                self.send(encode_error(request_id, Op.ADD, self._standing.refusal(may_have_happened=True)))
-        else:
-            for start in range(0, len(done), ENTRIES_PER_FRAME_MAX):
-                self.send(encode_done(done[start : start + ENTRIES_PER_FRAME_MAX]))
+                self.refuse(request_id, Op.ADD, self._standing.refusal(may_have_happened=True))
+            return
+        self.outstanding -= len(done)
+        for start in range(0, len(done), ENTRIES_PER_FRAME_MAX):
+            self.send(encode_done(done[start : start + ENTRIES_PER_FRAME_MAX]))
         if self.watched:
             self._on_finished()
 
@@ -186,7 +186,7 @@ class Replies:
 
     def close(self) -> None:
         """Send what is ready, and nothing more."""
-        self._send_done()
+        self.send_done()
         self.closed = True
 
     def cancel(self) -> None:

@@ -29,6 +29,8 @@ class OutstandingPack:
 
     def succeeded(self, first_id: int, last_id: int) -> list[Settle]:
         """These requests have succeeded, those of them that still wait. All are of this pack."""
+        if not self.left:
+            return []  # handling an outcome has closed the wire
         start, stop = first_id - self.first_id, last_id + 1 - self.first_id
         settled: list[Settle] = [one for one in self._waiting[start:stop] if one is not None]
         self._waiting[start:stop] = [None] * (stop - start)

@@ -83,20 +83,24 @@ class Turn:
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        steps, self._steps = self._steps, []
+        """Neither list is empty afterwards if the process is being interrupted: what is left is for the next turn."""
         try:
+            steps, self._steps = self._steps, []
             if steps:
                 self._perform(steps)
+            connections, self._connections = iter(self._connections), []
+            try:
+                for connection in connections:
+                    try:
+                        connection.send_posted()
+                    except Exception as error:
+                        self._report(error)
+            finally:
+                self._connections[:0] = connections
         finally:
-            connections, self._connections = self._connections, []
-            self._scheduled = bool(self._steps)
+            self._scheduled = bool(self._steps or self._connections)
             if self._scheduled:
                 self._loop.call_soon(self._end)
-        for connection in connections:
-            try:
-                connection.send_posted()
-            except Exception as error:
-                self._report(error)
 
     def _perform(self, steps: list[Callable[[], None]]) -> None:
         left = iter(steps)
@@ -107,7 +111,6 @@ class Turn:
                 except Exception as error:  # a defect in one ledger's writer must not hold up the other ledgers
                     self._report(error)
         finally:
-            # None are left unless the process is being interrupted: then they are for the next turn.
             self._steps[:0] = left
 
     def _report(self, error: Exception) -> None:

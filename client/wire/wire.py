@@ -194,38 +194,43 @@ class Wire(asyncio.Protocol):
     def post(self, tail: bytes, on_outcome: OnOutcome, timeout_seconds: float) -> bool:
         """Send a request when the turn of the event loop ends, perhaps in one frame with others. Returns False, and
         does nothing, unless :attr:`writable`. ``tail``: see :mod:`octavo.protocol.packs`, which says what may be
-        posted. Requests leave in the order in which they are posted, but after what is sent in the same turn."""
+        posted. Requests leave in the order in which they are posted, and what is sent in the same turn may leave before
+        them.
+
+        A pack that is complete leaves at once: the socket can push back in the middle of a turn."""
         if not self.writable:
             return False
         posted = self._posted
+        if posted and (self._posted_bytes + len(tail) > FRAME_PAYLOAD_BYTES_TARGET or timeout_seconds != posted[0][2]):
+            self.send_posted()
+            if not self.writable:
+                return False
+            posted = self._posted
         if not posted:
             self._turn.sends(self)
+            self._posted_bytes = 0
         posted.append((tail, on_outcome, timeout_seconds))
         self._posted_bytes += len(tail)
-        if self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET or (
-            not self._takes_packs and len(self._outstanding) + len(posted) >= REQUESTS_PER_CONNECTION_MAX
-        ):
-            # So the socket, and not the turn, bounds what waits here.
+        if self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET or len(posted) >= self._posted_requests_max:
             self.send_posted()
         return True
 
+    @property
+    def _posted_requests_max(self) -> int:
+        """Requests that leave before the turn ends: a pack is complete, or the wire is full."""
+        if self._takes_packs:
+            return PACK_REQUESTS_MAX
+        return REQUESTS_PER_CONNECTION_MAX - len(self._outstanding) + self._long_polls
+
     def send_posted(self) -> None:
-        """Send what was posted in this turn."""
-        posted, self._posted, self._posted_bytes = self._posted, [], 0
-        if len(posted) == 1:
-            self._send_together(posted)
-            return
-        limit = PACK_REQUESTS_MAX if self._takes_packs else 1
-        start = size = 0
-        for index, (tail, _, seconds) in enumerate(posted):
-            size += len(tail)
-            if index > start and (
-                size > FRAME_PAYLOAD_BYTES_TARGET or index - start >= limit or seconds != posted[start][2]
-            ):
-                self._send_together(posted[start:index])
-                start, size = index, len(tail)
-        if posted:
-            self._send_together(posted[start:])
+        """Send what was posted and has not been sent."""
+        posted, self._posted = self._posted, []
+        if self._takes_packs or len(posted) == 1:
+            if posted:
+                self._send_together(posted)
+        else:
+            for one in posted:
+                self._send_together([one])
 
     def _send_together(self, requests: list[_Posted]) -> None:
         """Send requests that have one timeout in one frame."""
@@ -409,8 +414,7 @@ class Wire(asyncio.Protocol):
 
     def _settle(self, settled: list[Settle], pack: OutstandingPack) -> None:
         """Deliver outcomes of requests of this pack."""
-        if not pack.left:
-            self._packs.remove(pack.first_id)
+        if not pack.left and self._packs.remove(pack.first_id) is not None:
             self._take(pack.first_id)
         for on_outcome, outcome in settled:
             self._deliver(on_outcome, outcome)
@@ -559,7 +563,8 @@ class Wire(asyncio.Protocol):
             self._give_up_silent_bookie(overdue)
             return
         for request_id in overdue:
-            self._time_out(self._take(request_id))
+            if request_id in self._outstanding:  # else handling an outcome has closed the wire
+                self._time_out(self._take(request_id))
         if self.error is not None:
             return
         if self._outstanding and self._timer is None:

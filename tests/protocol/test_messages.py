@@ -74,7 +74,7 @@ def test_decoded_messages_have_the_types_they_declare(name: str) -> None:
 
 def test_examples_and_op_table_name_the_same_messages() -> None:
     assert {type(example) for example in wire.EXAMPLES.values()} == {*REQUESTS.values(), *REPLIES.values()}
-    assert {int(op) for op in Op} == {*REQUESTS, int(Op.HELLO), int(Op.ERROR)}
+    assert {int(op) for op in Op} == {*REQUESTS, int(Op.HELLO), int(Op.PACK), int(Op.ERROR)}
     assert set(REQUESTS) == set(REPLIES)
 
 

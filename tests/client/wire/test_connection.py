@@ -10,6 +10,7 @@ from itertools import count
 import pytest
 from octavo.client.options import ClientOptions
 from octavo.client.wire.connection import BookieConnection
+from octavo.client.wire.turn import Turn
 from octavo.client.wire.wire import Outcome, Wire
 from octavo.protocol.errors import (
     BookieUnavailableError,
@@ -49,6 +50,7 @@ def connection_to(
         next_request_id=count(1_000_000).__next__,
         options=options,
         rng=random.Random(0),
+        turn=Turn(),
     )
 
 
@@ -459,7 +461,14 @@ async def test_requests_of_the_turn_in_which_the_socket_breaks_fail_in_doubt_and
     bookie: FakeBookie, caplog: pytest.LogCaptureFixture
 ) -> None:
     hello = Hello(MAGIC, 1, 1, "test", CLUSTER_ID, "b1", "client", ())
-    wire = Wire(SilentOwner(), hello=hello, address=bookie.address, outgoing_bytes_max=8 * 1024 * 1024)
+    wire = Wire(
+        SilentOwner(),
+        hello=hello,
+        address=bookie.address,
+        outgoing_bytes_max=8 * 1024 * 1024,
+        next_request_id=count(1_000_000).__next__,
+        turn=Turn(),
+    )
     host, _, port = bookie.address.rpartition(":")
     transport, _ = await asyncio.get_running_loop().create_connection(lambda: wire, host, int(port))
     await wire.settled.wait()

@@ -69,6 +69,7 @@ from octavo.protocol.messages import (
     encode_error,
     encode_hello,
 )
+from octavo.protocol.packs import CAPABILITY_PACKS, USUAL, decode_pack, encode_done, is_pack
 from octavo.protocol.places import check_places, last_place
 from support.waiting import WAIT_SECONDS
 
@@ -126,7 +127,12 @@ class FakeBookie:
         self.connections_made = 0
         self.hello_hung = False
         """While true, connections are accepted and nothing is ever said."""
-        self.capabilities: tuple[str, ...] = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC, CAPABILITY_TERMS)
+        self.capabilities: tuple[str, ...] = (
+            CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC, CAPABILITY_TERMS, CAPABILITY_PACKS,
+        )  # fmt: skip
+        """Of its hello. Without packs it takes none, as an older bookie."""
+        self.packs: list[int] = []
+        """The packs that have arrived: how many requests each had."""
         self.facts: dict[str, str | int | float | bool] = {"version": "fake"}
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -533,6 +539,10 @@ class _FakeWire(asyncio.Protocol):
         self._bookie = bookie
         self._decoder = FrameDecoder()
         self._greeted = False
+        self._packed: set[int] = set()
+        """Requests that came in packs and have no answer."""
+        self._done: list[int] = []
+        self._in_pack = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not checked: uvloop's transports are no subclass of asyncio's.
@@ -549,7 +559,9 @@ class _FakeWire(asyncio.Protocol):
         try:
             for body in self._decoder.feed(data):
                 values = unpack_body(body)
-                if self._greeted:
+                if self._greeted and is_pack(values) and CAPABILITY_PACKS in self._bookie.capabilities:
+                    self._pack(*decode_pack(values))
+                elif self._greeted:
                     self._bookie.handle(self, *decode_request(values))
                 else:
                     self._greet(decode_hello(values))
@@ -559,10 +571,31 @@ class _FakeWire(asyncio.Protocol):
 
     def answer(self, request_id: int, op: Op, outcome: Reply | OctavoError) -> None:
         """Send a reply or a refusal; nothing if the connection is gone."""
+        packed = request_id in self._packed
+        self._packed.discard(request_id)
         if isinstance(outcome, OctavoError):
             self._send(encode_error(request_id, op, outcome))
+        elif packed and type(outcome) is type(USUAL[op]):
+            self._done.append(request_id)
+            if not self._in_pack:
+                self._send_done()
         else:
             self._send(outcome.encode(request_id))
+
+    def _pack(self, first_id: int, requests: list[Request]) -> None:
+        """Those that succeed at once are answered in one frame."""
+        self._bookie.packs.append(len(requests))
+        self._packed.update(range(first_id, first_id + len(requests)))
+        self._in_pack = True
+        for request_id, request in enumerate(requests, first_id):
+            self._bookie.handle(self, request_id, request)
+        self._in_pack = False
+        self._send_done()
+
+    def _send_done(self) -> None:
+        done, self._done = self._done, []
+        if done:
+            self._send(encode_done(done))
 
     def _greet(self, hello: Hello | OctavoError) -> None:
         assert isinstance(hello, Hello)
