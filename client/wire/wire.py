@@ -203,7 +203,7 @@ class Wire(asyncio.Protocol):
         posted = self._posted
         if posted and (self._posted_bytes + len(tail) > FRAME_PAYLOAD_BYTES_TARGET or timeout_seconds != posted[0][2]):
             self.send_posted()
-            if not self.writable:
+            if self.state is not WireState.READY:
                 return False
             posted = self._posted
         if not posted:
@@ -211,16 +211,13 @@ class Wire(asyncio.Protocol):
             self._posted_bytes = 0
         posted.append((tail, on_outcome, timeout_seconds))
         self._posted_bytes += len(tail)
-        if self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET or len(posted) >= self._posted_requests_max:
+        if self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET or len(posted) >= (
+            PACK_REQUESTS_MAX
+            if self._takes_packs
+            else REQUESTS_PER_CONNECTION_MAX - len(self._outstanding) + self._long_polls
+        ):
             self.send_posted()
         return True
-
-    @property
-    def _posted_requests_max(self) -> int:
-        """Requests that leave before the turn ends: a pack is complete, or the wire is full."""
-        if self._takes_packs:
-            return PACK_REQUESTS_MAX
-        return REQUESTS_PER_CONNECTION_MAX - len(self._outstanding) + self._long_polls
 
     def send_posted(self) -> None:
         """Send what was posted and has not been sent."""
