@@ -18,7 +18,8 @@ from octavo.protocol.entries import Digest
 from octavo.protocol.errors import OctavoError, ProtocolError
 from octavo.protocol.frames import LENGTH, FrameDecoder, frame_of, pack_body, unpack_body
 from octavo.protocol.limits import FRAME_BYTES_MAX
-from octavo.protocol.messages import decode_hello, decode_reply, decode_request, encode_error, encode_hello
+from octavo.protocol.messages import Request, decode_hello, decode_reply, decode_request, encode_error, encode_hello
+from octavo.protocol.packs import USUAL, decode_done, decode_pack, encode_done, is_pack, pack_head, tail_of
 from support import wire
 
 SOAK = os.environ.get("OCTAVO_SOAK") == "1"
@@ -33,14 +34,32 @@ def framed(body: bytes) -> bytes:
     return frame_of(body)
 
 
+def framed_pack() -> bytes:
+    """A pack of every kind of request that may be in one."""
+    tails = [tail_of(one) for one in wire.EXAMPLES.values() if isinstance(one, Request) and one.op in USUAL]
+    return b"".join((pack_head(250, tails), *tails))
+
+
+def decode_any_pack(values: Sequence[Any]) -> object:
+    """As a bookie decodes packs among other requests."""
+    return decode_pack(values) if is_pack(values) else decode_request(values)
+
+
+def decode_any_done(values: Sequence[Any]) -> object:
+    """As a client decodes answers to packs among others."""
+    return decode_done(values) if is_pack(values) else decode_reply(values)
+
+
 VALID = [
     framed(encode_hello(wire.HELLO)),
     *(framed(example.encode(number)) for number, example in enumerate(wire.EXAMPLES.values(), start=1)),
+    framed_pack(),
+    framed(encode_done([5, 6, 9])),
     *(framed(encode_error(refusal.request_id, refusal.op, refusal.error)) for refusal in wire.REFUSALS.values()),
 ]
 
 Decode = Callable[[Sequence[Any]], object]
-DECODERS: list[Decode] = [decode_request, decode_reply, decode_hello]
+DECODERS: list[Decode] = [decode_request, decode_reply, decode_hello, decode_any_pack, decode_any_done]
 
 
 def comparable(message: object) -> object:

@@ -17,6 +17,7 @@ from octavo.protocol.messages import (
     encode_error,
     encode_hello,
 )
+from octavo.protocol.packs import decode_done, decode_pack, encode_done, pack_head, tail_of
 from support import wire
 from support.golden import FOLDER, bytes_in, check_golden, hex_lines, readable
 
@@ -103,7 +104,33 @@ def test_bytes_of_a_sealed_explicit_lac(digest: Digest, pytestconfig: pytest.Con
     assert opener.open_last_add_confirmed(bytes_in((FOLDER / name).read_text())) == (5, 60)
 
 
+def test_frame_of_a_pack(pytestconfig: pytest.Config) -> None:
+    requests = [one for name in ("add", "write_lac", "force") if isinstance(one := wire.EXAMPLES[name], Request)]
+    tails = [tail_of(request) for request in requests]
+    title = "\n".join(
+        described(f"pack, request {number}:", request) for number, request in enumerate(requests, REQUEST_ID)
+    )
+    check_golden(
+        pytestconfig,
+        "protocol/pack.hex",
+        readable(title) + "\n" + hex_lines(b"".join((pack_head(REQUEST_ID, tails), *tails))) + "\n",
+    )
+    body = only_body(bytes_in((FOLDER / "protocol/pack.hex").read_text()))
+    assert decode_pack(unpack_body(body)) == (REQUEST_ID, requests)
+
+
+def test_frame_of_an_answer_to_packs(pytestconfig: pytest.Config) -> None:
+    title = "answer to packs: requests 17, 18 and 300 have succeeded"
+    check_golden(
+        pytestconfig,
+        "protocol/pack_answer.hex",
+        readable(title) + "\n" + hex_lines(frame(encode_done([300, 18, 17]))) + "\n",
+    )
+    body = only_body(bytes_in((FOLDER / "protocol/pack_answer.hex").read_text()))
+    assert list(decode_done(unpack_body(body))) == [(17, 18), (300, 300)]
+
+
 def test_no_golden_file_is_left_over() -> None:
-    names = {*wire.EXAMPLES, *wire.REFUSALS, "hello"}
+    names = {*wire.EXAMPLES, *wire.REFUSALS, "hello", "pack", "pack_answer"}
     names |= {f"sealed_{what}_{digest.name.lower()}" for what in ("entry", "lac") for digest in Digest}
     assert {Path(path).stem for path in (FOLDER / "protocol").iterdir()} == names
