@@ -23,9 +23,7 @@ from octavo.protocol.packs import (
     encode_tail,
     frame_head,
     is_pack,
-    op_of,
     pack_head,
-    pack_id,
     tail_of,
 )
 from support import wire
@@ -56,11 +54,15 @@ def values_of(frame: bytes) -> list[Any]:
 
 
 @pytest.mark.parametrize("request_id", [1, *BOUNDARIES])
-def test_a_request_that_travels_alone_has_the_bytes_of_its_message(request_id: int) -> None:
-    assert pack_id(request_id) == msgpack.packb(request_id)
+def test_a_request_that_travels_alone_is_its_message_with_an_id_of_eight_bytes(request_id: int) -> None:
     for request in PACKABLE:
         tail = tail_of(request)
-        assert frame_head(request_id, tail) + tail[1:] == frame_of(request.encode(request_id))
+        frame = frame_head(request_id, tail) + tail[1:]
+        assert values_of(frame) == unpack_body(request.encode(request_id))
+        encoded, short_id = request.encode(request_id), msgpack.packb(request_id)
+        assert encoded[1:].startswith(short_id)
+        long_id = b"\xcf" + request_id.to_bytes(8, "big")
+        assert frame == frame_of(encoded[:1] + long_id + encoded[1 + len(short_id) :])
 
 
 @pytest.mark.parametrize("first_id", [1, *BOUNDARIES])
@@ -77,7 +79,7 @@ def test_a_pack_is_read_as_the_requests_it_was_made_of(first_id: int, requests: 
 def test_a_tail_of_fields_is_that_of_the_request() -> None:
     for request in PACKABLE:
         assert encode_tail(request.op, *request.to_fields()) == tail_of(request)
-        assert op_of(tail_of(request)) == request.op
+        assert tail_of(request)[1] == request.op
 
 
 def test_a_pack_holds_exactly_the_requests_whose_answers_have_no_fields_and_that_change_a_ledger() -> None:
