@@ -1,7 +1,7 @@
 """A client of one connection that says exactly what a test wants said, byte for byte if need be."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from octavo.protocol.entries import Digest, Sealer, derive_secrets
@@ -22,6 +22,7 @@ from octavo.protocol.messages import (
     decode_reply,
     encode_hello,
 )
+from octavo.protocol.packs import decode_done, is_pack, pack_head, tail_of
 
 PASSWORD = b"secret"
 
@@ -92,6 +93,43 @@ class RawClient:
         self._request_id += 1
         self.send_body(request.encode(self._request_id))
         return self._request_id
+
+    def send_pack(self, *requests: Request) -> list[int]:
+        """Send the requests in one frame; their ids."""
+        first_id = self._request_id + 1
+        self._request_id += len(requests)
+        self.send_raw_pack(first_id, *requests)
+        return list(range(first_id, first_id + len(requests)))
+
+    def send_raw_pack(self, first_id: int, *requests: Request) -> None:
+        """As :meth:`send_pack`, with an id of the test's choice."""
+        tails = [tail_of(request) for request in requests]
+        self.writer.write(b"".join((pack_head(first_id, tails), *tails)))
+
+    async def outcomes(self, request_ids: Iterable[int]) -> list[OctavoError | None]:
+        """What became of requests that were sent in packs, by id: None for success, and the refusal otherwise. Fails if
+        one is answered twice, or another request is answered."""
+        request_ids = list(request_ids)
+        found: dict[int, OctavoError | None] = {}
+        while len(found) < len(request_ids):
+            values = await self.receive()
+            if is_pack(values):
+                answered: list[tuple[int, OctavoError | None]] = [
+                    (request_id, None) for first, last in decode_done(values) for request_id in range(first, last + 1)
+                ]
+            else:
+                request_id, refusal = decode_reply(values)
+                assert isinstance(refusal, OctavoError), "a success in a pack is answered by the packs' answer"
+                answered = [(request_id, refusal)]
+            for request_id, outcome in answered:
+                assert request_id in request_ids, f"{request_id} is answered: {outcome!r}"
+                assert request_id not in found, f"{request_id} is answered twice"
+                found[request_id] = outcome
+        return [found[request_id] for request_id in request_ids]
+
+    async def ask_pack(self, *requests: Request) -> list[OctavoError | None]:
+        """One pack, and what becomes of its requests; see :meth:`outcomes`."""
+        return await self.outcomes(self.send_pack(*requests))
 
     async def receive(self) -> list[Any]:
         """The next frame's array. IncompleteReadError when the bookie has closed the connection."""

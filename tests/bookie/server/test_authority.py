@@ -1,5 +1,6 @@
 """What a bookie may say, by the clock and by its registration (rule B10)."""
 
+import asyncio
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,7 +10,9 @@ from octavo.bookie.server.request_counts import RequestCounts
 from octavo.bookie.storage.ledger_state import PackedStates
 from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.metadata.cluster.registration import UNREGISTERED_SECONDS_MAX
-from octavo.protocol.messages import Add, AddFlag, ListEntries, Read, ReadFlag, ReadLac, Request
+from octavo.protocol.errors import BookieShuttingDownError, OctavoError
+from octavo.protocol.frames import FrameDecoder, unpack_body
+from octavo.protocol.messages import Add, AddFlag, ListEntries, Op, Read, ReadFlag, ReadLac, Request, decode_reply
 
 LEASE = 10.0
 
@@ -164,3 +167,35 @@ def test_an_add_that_was_accepted_before_a_pause_is_confirmed_only_if_it_may_be(
     replies.added(1, replies.began_at, None)
     assert counts.add_seconds.count == confirmed
     assert sum(counts.refused.values()) == (not confirmed)
+
+
+@pytest.mark.parametrize(("slept", "confirmed"), [(False, True), (True, False)])
+async def test_what_a_pack_has_done_is_confirmed_only_if_it_may_be_when_the_answer_leaves(
+    standing: Standing, now: Now, lease: Lease, slept: bool, confirmed: bool
+) -> None:
+    """The process is paused between the sync and the end of the turn, in which one answer is sent for all."""
+    counts = RequestCounts(now)
+    replies, sent = Replies(lambda: None, counts, standing), Sent()
+    replies.connected(sent)  # type: ignore[arg-type]
+    replies.begin_pack(5, 3)
+    replies.added(5, replies.began_at, None)
+    replies.added(6, replies.began_at, None)
+    assert sent.data == b""
+    now.seconds += LEASE + 1
+    lease.slept = slept
+    await asyncio.sleep(0)
+    answers = [unpack_body(body) for body in FrameDecoder().feed(sent.data)]
+    if confirmed:
+        assert answers == [[5, int(Op.PACK), 0, [[5, 6]]]]
+    else:
+        assert [(request_id, type(error)) for request_id, error in map(decode_reply, answers)] == [
+            (5, BookieShuttingDownError),
+            (6, BookieShuttingDownError),
+        ]
+        assert all(
+            isinstance(error, OctavoError) and error.may_have_happened for _, error in map(decode_reply, answers)
+        )
+    assert sum(counts.refused.values()) == (0 if confirmed else 2)
+    assert replies.outstanding == 1
+    await asyncio.sleep(0)
+    assert len(list(FrameDecoder().feed(sent.data))) == len(answers), "nothing is answered twice"
