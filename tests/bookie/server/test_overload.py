@@ -1,26 +1,20 @@
 """More than a bookie can take: its memory stays bounded, it pushes back, and no client starves another."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from octavo.bookie.bookie import Bookie
-from octavo.bookie.config import load_config
-from octavo.metadata import open_metadata_store
 from octavo.protocol.errors import LedgerFencedError, OctavoError
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import Added, Missing, MissingAnswer, ReadAnswer, Reply
+from support.clusters.memory_bookies import CACHE_BYTES, bookie_on, connected
 from support.disks.faulty_filesystem import MemoryFileSystem
 from support.disks.held_disk import HeldDisk
 from support.raw_client import RawClient, add, read, seal
 from support.waiting import WAIT_SECONDS, eventually, pause
 
 pytestmark = pytest.mark.usefixtures("logged")
-
-CACHE_BYTES = 512 * 1024
 
 
 class SlowDisk(MemoryFileSystem):
@@ -32,31 +26,6 @@ class SlowDisk(MemoryFileSystem):
         if name == "sync":
             await pause(self.sync_seconds)
         await super().step(name, path)
-
-
-@asynccontextmanager
-async def bookie_on(filesystem: MemoryFileSystem, **more: object) -> AsyncIterator[Bookie]:
-    settings = {
-        "data_dir": Path("/bookie"), "port": 0, "cache_bytes": CACHE_BYTES, "journal_segment_bytes": 16 << 20,
-        "checkpoint_journal_bytes": 4 << 20, "entry_log_bytes": 8 << 20, "scrub_bytes_per_second": 0,
-        **more,
-    }  # fmt: skip
-    async with await open_metadata_store("memory://", create=True) as store:
-        bookie = await Bookie.start(
-            load_config(None, {}, settings), filesystem=filesystem, store=store, rng=random.Random(1), software="0"
-        )
-        try:
-            yield bookie
-        finally:
-            await bookie.stop()
-
-
-@asynccontextmanager
-async def connected(bookie: Bookie) -> AsyncIterator[RawClient]:
-    host, _, port = bookie.address.rpartition(":")
-    async with RawClient(host, int(port)) as client:
-        await client.greet()
-        yield client
 
 
 async def flood(bookie: Bookie, ledger_id: int, frames: int) -> None:

@@ -37,14 +37,13 @@ from octavo.protocol.messages import (
 )
 from octavo.protocol.packs import CAPABILITY_PACKS, is_pack
 from octavo.security.roles import Role
+from support.clusters.memory_bookies import bookie_on, connected
 from support.clusters.principals import DOCUMENTS, GUARDED, raw
 from support.clusters.tls_bookies import cluster_of
 from support.disks.faulty_filesystem import MemoryFileSystem
 from support.disks.held_disk import HeldDisk
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
 from support.waiting import WAIT_SECONDS, eventually
-
-from .test_overload import bookie_on, connected
 
 pytestmark = pytest.mark.usefixtures("logged")
 
