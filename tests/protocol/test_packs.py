@@ -5,6 +5,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from octavo.protocol.entries import Digest
 from octavo.protocol.errors import ProtocolError
 from octavo.protocol.frames import LENGTH, FrameDecoder, frame_of, pack_body, unpack_body
 from octavo.protocol.limits import (
@@ -89,7 +90,7 @@ def test_a_pack_holds_exactly_the_requests_whose_answers_have_no_fields_and_that
 
 
 def test_the_pack_with_the_most_items_that_a_client_makes_is_within_the_limits() -> None:
-    (smallest,) = wire.sealed(wire.Digest.CRC32C, 0, b"")
+    (smallest,) = wire.sealed(Digest.CRC32C, 0, b"")
     entries = FRAME_PAYLOAD_BYTES_TARGET // len(smallest) // PACK_REQUESTS_MAX + 1
     tail = encode_tail(Op.ADD, 2**63 - 1, bytes(64), AddFlag.NONE, 2**28 - 1, [smallest] * entries)
     tails = [tail] * PACK_REQUESTS_MAX

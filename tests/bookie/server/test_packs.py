@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.server.clients import FRAMES_PER_TURN_MAX, Clients
+from octavo.bookie.server.connection import Connection
 from octavo.bookie.server.limits import ClientLimits
 from octavo.protocol.errors import (
     BookieOverloadedError,
@@ -224,6 +225,7 @@ async def test_the_largest_packs_are_served_and_requests_count_one_by_one(disk: 
         disk.hold()
         sent = [client.send_pack(*adds(*range(start, start + 1024))) for start in range(2, 2 + 3 * 1024, 1024)]
         (connection,) = bookie.service.connections
+        assert isinstance(connection, Connection)
         await eventually(lambda: connection.outstanding >= REQUESTS_PER_CONNECTION_MAX)
         for _ in range(500):
             await asyncio.sleep(0)

@@ -156,7 +156,7 @@ async def test_a_bookie_without_the_capability_is_sent_no_more_than_it_takes(boo
     async with connected(bookie) as client:
         client.post(*range(1, REQUESTS_PER_CONNECTION_MAX + 1))
         assert not client.wire.writable
-        assert not client.wire.post(b"never sent", [].append, 1)
+        assert not client.wire.post(b"never sent", list[Outcome]().append, 1)
         await bookie.received(Op.ADD, REQUESTS_PER_CONNECTION_MAX)
         bookie.release(Op.ADD)
         await client.settled()
@@ -296,7 +296,7 @@ async def test_a_lost_connection_fails_what_is_unanswered_and_what_was_posted_in
     assert all(isinstance(one, OctavoError) and one.may_have_happened for one in failures)
     await asyncio.sleep(0)
     assert bookie.count(Op.ADD) == 3
-    assert not client.wire.post(b"never sent", [].append, 1)
+    assert not client.wire.post(b"never sent", list[Outcome]().append, 1)
 
 
 async def test_an_outcome_whose_handling_closes_the_wire_leaves_one_outcome_to_each_of_the_others(
