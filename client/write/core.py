@@ -157,6 +157,10 @@ class Core:
             # So that the first add finds the connections established.
             tools.pool.get(bookie_id).connect_soon()
 
+    def at_turn_end(self, step: Callable[[], None]) -> None:
+        """Call ``step`` when the turn of the event loop ends, before what is posted in the turn is sent."""
+        self.tools.pool.turn.at_end(step)
+
     # --- what is known --------------------------------------------------------------------------------------------
 
     @property

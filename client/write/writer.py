@@ -59,6 +59,7 @@ class LedgerWriter(Closable):
         self._front = front = Front(
             tools.options,
             FrontSide(self._send_turn, self._check_usable, self._refuse_for_ever),
+            tools.pool.turn.at_end,
             wait_seconds_max=tools.wait_seconds_max,
         )
         self._core = core = make_core(

@@ -46,6 +46,7 @@ class LogAdds:
         self.front = Front(
             options,
             FrontSide(self.send_turn, check_usable, refuse_for_ever, self._queued),
+            segment.core.at_turn_end,
             withdraws=True,
             has_short_way=self._timeout_seconds is None,
         )

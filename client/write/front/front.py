@@ -82,6 +82,10 @@ class Waiting:
         self.at = 0
 
 
+type AtTurnEnd = Callable[[Callable[[], None]], object]
+"""Calls a step once, when the turn of the event loop ends (:meth:`octavo.client.wire.turn.Turn.at_end`)."""
+
+
 class FrontSide(NamedTuple):
     """The writer that a front is a part of, as the front sees it: what it is told, and asked."""
 
@@ -100,7 +104,16 @@ class Front:
 
     __slots__ = (
         *("__weakref__", "_flow", "_frame_interval_seconds", "_has_short_way", "_next_frame_at", "_now", "_options"),
-        *("_side", "_wait_seconds_max", "_wait_timer", "_was_held", "_withdraws", "accepting", "acknowledged_stop"),
+        *(
+            "_side",
+            "_wait_seconds_max",
+            "_wait_timer",
+            "_was_held",
+            "_withdraws",
+            "accepting",
+            "acknowledged_stop",
+            "at_turn_end",
+        ),
         *("batches", "create_future", "flushes", "free_bytes", "free_entries", "futures", "held", "loop", "many"),
         *("next_position", "payloads", "promised", "queue", "queued_entries", "room_is_held", "short_bytes"),
         *("short_entries", "skips_queue", "turn_scheduled"),
@@ -110,6 +123,7 @@ class Front:
         self,
         options: ClientOptions,
         side: FrontSide,
+        at_turn_end: AtTurnEnd,
         *,
         withdraws: bool = False,
         has_short_way: bool = True,
@@ -117,12 +131,12 @@ class Front:
     ) -> None:
         """``has_short_way``: an add that finds room need not be told to ``side`` first. ``wait_seconds_max``: the
         longest time that adds wait for later adds to join their frame."""
-        self._options = options
-        self._side = side
+        self._options, self._side = options, side
         self._withdraws = withdraws
         self._has_short_way = has_short_way
         self._wait_seconds_max = wait_seconds_max
         self.loop = asyncio.get_running_loop()
+        self.at_turn_end = at_turn_end
         self.create_future: Callable[[], asyncio.Future[Any]] = self.loop.create_future
         self.accepting = True
         """Whether it takes adds; once it does not, every add asks :attr:`FrontSide.check_usable` first."""
@@ -211,7 +225,7 @@ class Front:
         self.futures.append(future)
         if not self.turn_scheduled:
             self.turn_scheduled = True
-            self.loop.call_soon(self._end_turn)
+            self.at_turn_end(self._end_turn)
 
     def begin(self, payload: Payload, expected: int | None = None) -> asyncio.Future[Any]:
         """The long way of an add: the future of its position. It waits for room if there is none."""
@@ -446,7 +460,7 @@ class Front:
         if payloads and not self.turn_scheduled:
             # Adds that wait may leave, with those that the callers add now.
             self.turn_scheduled = True
-            self.loop.call_soon(self._end_turn)
+            self.at_turn_end(self._end_turn)
         if self.queue:
             self.admit()
         if self.flushes:
@@ -472,7 +486,7 @@ class Front:
             self._flow.give_up()
             if self.payloads and not self.turn_scheduled:
                 self.turn_scheduled = True
-                self.loop.call_soon(self._end_turn)
+                self.at_turn_end(self._end_turn)
 
     def settle_flushes(self) -> None:
         """Answer the flushes of adds that are all acknowledged, or were withdrawn or refused."""
@@ -518,7 +532,7 @@ def short_way[Add: Callable[..., Coroutine[Any, Any, Any]]](long_way: Add) -> Ad
                 front.futures.append(future)
                 if not front.turn_scheduled:
                     front.turn_scheduled = True
-                    front.loop.call_soon(front._end_turn)
+                    front.at_turn_end(front._end_turn)
                 try:
                     return await future
                 except RuntimeError:  # asyncio's, about a future of another event loop

@@ -1,6 +1,7 @@
 """The front of a log's writer, with a segment that only notes what it is given (rules P2, P5 and P12)."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -49,6 +50,9 @@ class Front(LogAdds):
         return await self.front.begin(payload, expected_position)
 
     length_pushed = 0
+
+    def at_turn_end(self, step: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(step)
 
     async def add_many(self, payloads: list[bytes]) -> range:
         return await self.front.add_many(payloads)
