@@ -43,6 +43,9 @@ class Front(LogAdds):
 
     length_pushed = 0
 
+    def at_turn_end(self, step: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(step)
+
     def _raise_if_ended(self) -> None:
         if self.ended is not None:
             raise self.ended

@@ -46,6 +46,9 @@ class Segment(ActiveSegment):
         self.moved = asyncio.Event()
         self.core = cast(Any, self)
 
+    def at_turn_end(self, step: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(step)
+
     @property
     def length_pushed(self) -> int:
         return sum(map(len, self.entries))
