@@ -42,7 +42,7 @@ USUAL: Final[Mapping[int, Reply]] = {
     int(Op.WRITE_LAC): LacWritten(),
     int(Op.FORCE): Forced(),
 }
-"""Operation -> its answer, of those that may be in a pack."""
+"""Operation -> its answer. Only these operations may be in a pack."""
 
 PACK_REQUESTS_MAX: Final = 512
 """Requests after which a client begins the next pack: a bookie then works on the first while the client makes the
@@ -68,14 +68,14 @@ def tail_of(request: Request) -> bytes:
 
 
 def frame_head(request_id: int, tail: bytes) -> bytes:
-    """What stands before ``tail[1:]`` in the frame of a request that travels alone: the length, and the beginning of
-    the body."""
+    """The bytes before ``tail[1:]`` in the frame of a request that travels alone: the length, and the beginning of the
+    body."""
     # The array has one item more than the tail: the id.
     return _FRAME_HEAD.pack(_FRAME_HEAD.size - _LENGTH_BYTES + len(tail) - 1, tail[0] + 1, _UINT_64, request_id)
 
 
 def pack_head(first_id: int, tails: Sequence[bytes]) -> bytes:
-    """What stands before the tails in the frame of a pack: the length, and the beginning of the body."""
+    """The bytes before the tails in the frame of a pack: the length, and the beginning of the body."""
     body_bytes = _PACK_HEAD.size - _LENGTH_BYTES + sum(map(len, tails))
     return _PACK_HEAD.pack(body_bytes, _ARRAY_OF_3, _UINT_64, first_id, int(Op.PACK), _ARRAY_16, len(tails))
 

@@ -118,8 +118,8 @@ class Client:
         self._timer: asyncio.TimerHandle | None = None
 
     def take_frame(self, requests: int = 1) -> None:
-        """A frame with so many requests is served. After the last one of a turn the client :attr:`rests` until the next
-        turn.
+        """A frame with this number of requests is served. After the last one of a turn the client :attr:`rests` until
+        the next turn.
 
         The count begins again only then: a client that never sends that many frames at once costs a subtraction each.
         """
@@ -146,7 +146,7 @@ class Client:
         self.connections = dict.fromkeys(order[at:] + order[:at])
 
     def charge(self, frame_bytes: int, requests: int = 1) -> None:
-        """A frame of this size, with so many requests, has arrived. It is served; what comes after it may wait."""
+        """A frame of this size, with this number of requests, has arrived. It is served; frames after it may wait."""
         now = self._loop.time()
         wait = self._bytes.take(frame_bytes, now) if self._bytes is not None else 0.0
         if self._requests is not None:

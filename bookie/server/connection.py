@@ -352,8 +352,8 @@ class Connection(asyncio.Protocol):
             self.regulate()
 
     def _admit_frame(self, body: memoryview | bytes, requests: int) -> bool:
-        """Count a frame with so many requests against its client; False if the client is over its rates, and the frame
-        waits."""
+        """Count a frame of this number of requests against its client; False if the client is over its rates, and the
+        frame waits."""
         client = self._client
         if client is None:
             return True

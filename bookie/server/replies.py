@@ -38,7 +38,7 @@ class Replies:
         self._packed: set[int] = set()
         """Ids of requests that came in packs and are outstanding."""
         self._done: list[int] = []
-        """Ids of those that have succeeded in this turn of the event loop."""
+        """Ids of requests of packs that have succeeded in this turn of the event loop."""
         self.outstanding = 0
         self.began_at = 0.0
         """When the request arrived that is being dispatched, by the clock of the counts."""

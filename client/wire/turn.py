@@ -1,5 +1,5 @@
-"""What a client does at the end of a turn of the event loop: its writers cut what was added in the turn into frames,
-and then each connection sends what the writers have posted to it.
+"""The end of a turn of the event loop: the writers of a client cut what was added in the turn into frames, then each
+connection sends what the writers have posted to it.
 
 So what all ledgers of a client have for one bookie in a turn leaves in one frame, and the end of a turn costs one
 callback of the loop, however many ledgers were written. Neither do ledgers have timers of their own for what is to be

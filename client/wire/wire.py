@@ -116,7 +116,7 @@ class Wire(asyncio.Protocol):
         turn: Turn,
         login: Callable[[Hello, asyncio.Transport], ClientLogin | None] | None = None,
     ) -> None:
-        """``next_request_id`` gives ids that follow one another while nobody else asks for one. What is posted leaves
+        """``next_request_id`` gives the ids of the client's requests, one after another. What is posted leaves
         when the ``turn`` ends. ``login`` returns the authentication to go through with a bookie that offers it, given
         its hello and the transport, or None to go without; it raises the error with which the connection is to fail.
         None: the client never authenticates."""

@@ -190,7 +190,7 @@ STEPS = {
     "Healing": 5,
     "A truncation": 5,
     "When the leader loses its term": 9,
-    "The life of an add to a ledger": 16,
+    "The life of an add to a ledger": 17,
     "The life of a followed entry of a ledger": 4,
     "The life of a followed entry of a log": 12,
     "Where TLS bytes become frames": 7,

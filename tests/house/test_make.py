@@ -67,6 +67,7 @@ def test_no_test_runs_twice() -> None:
 
 def test_what_tests_import_is_compiled_once() -> None:
     """Under `make` and under plain `pytest`: no setting makes each process compile everything again."""
+    """Neither `make` nor plain `pytest` obeys a setting under which each process compiles everything again."""
     assert not sys.dont_write_bytecode
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ
     assert "\nunexport PYTHONDONTWRITEBYTECODE\n" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -43,7 +43,7 @@ from octavo.client.log.documents.chain import (
     Segment,
     SegmentEnd,
 )
-from octavo.client.log.documents.updating import WriteDocument
+from octavo.client.log.documents.effects import WriteDocument
 from octavo.client.log.seam.end_moved import end_moved
 from octavo.metadata.ledger.changes import Refuse, Settled
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError

@@ -1,28 +1,14 @@
 """Changes of the document under a log's name, whatever its layout, made in a compare-and-set loop (rule M1)."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+from octavo.client.log.documents.effects import Encodable, WriteDocument
 from octavo.client.log.documents.names import list_document
 from octavo.metadata.ledger.changes import Refuse, Settled
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.updates.compare_and_set import settle_change
-
-
-class Encodable(Protocol):
-    """A document that has a stored form."""
-
-    def encode(self) -> bytes:
-        """The stored form."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteDocument[D: Encodable]:
-    """Compare-and-set to this document, expecting the version decided upon."""
-
-    document: D
 
 
 class ReadDocument[D: Encodable](Protocol):

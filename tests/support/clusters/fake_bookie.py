@@ -16,11 +16,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from octavo.metadata import BookieRegistration, BookieState, MetadataStore
-from octavo.protocol.entries import Header, header_of, is_intact, verify_batch, verify_explicit_lac
+from octavo.protocol.entries import header_of, is_intact, verify_batch, verify_explicit_lac
 from octavo.protocol.errors import (
     DigestMismatchError,
     DuplicateEntryError,
@@ -71,46 +71,10 @@ from octavo.protocol.messages import (
 )
 from octavo.protocol.packs import CAPABILITY_PACKS, USUAL, decode_pack, encode_done, is_pack
 from octavo.protocol.places import check_places, last_place
+from support.clusters.fake_ledger import FakeLedger
 from support.waiting import WAIT_SECONDS
 
 CLUSTER_ID = "test-cluster"
-
-
-@dataclass
-class FakeLedger:
-    """What the bookie holds of one ledger. ``unknown`` ids are answered as unknown, whether held or not."""
-
-    key: bytes | None = None
-    fenced: bool = False
-    fenced_term: int = 0
-    """If fenced: the terms up to this one are over."""
-    entries: dict[int, bytes] = field(default_factory=dict)
-    unknown: set[int] = field(default_factory=set)
-    unforced: set[int] = field(default_factory=set)
-    """Ids of deferred adds that no force has made durable."""
-    explicit: bytes | None = None
-
-    def fence(self, term: int) -> None:
-        """The terms up to this one are over (rule T7)."""
-        self.fenced, self.fenced_term = True, max(term, self.fenced_term)
-
-    def is_over(self, term: int) -> bool:
-        """Whether ordinary adds of the term are refused (rule T7)."""
-        return self.fenced and term <= self.fenced_term
-
-    @property
-    def highest_lac_entry(self) -> bytes | None:
-        """The held entry whose header carries the highest LAC."""
-        return max(
-            self.entries.values(), key=lambda sealed: header_of(sealed).last_add_confirmed_plus_one, default=None
-        )
-
-    @property
-    def last_add_confirmed(self) -> int | None:
-        """The highest LAC held, whether it came with an entry or by itself."""
-        headers: list[Header] = [header_of(sealed) for sealed in (self.highest_lac_entry, self.explicit) if sealed]
-        highest = max((header.last_add_confirmed_plus_one for header in headers), default=0)
-        return highest - 1 if highest else None
 
 
 class FakeBookie:
