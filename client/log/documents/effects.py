@@ -1,4 +1,4 @@
-"""What is to be done with the document of a log, as the pure changes of each layout decide it."""
+"""The effect of a change of a log's document, whatever the layout that decides it. Pure."""
 
 from dataclasses import dataclass
 from typing import Protocol
