@@ -14,8 +14,8 @@ from octavo.client.log.cursors.keeper import CursorKeeper
 from octavo.client.log.cursors.reading import read_cursors_document
 from octavo.client.log.documents.chain import Dropped, LogDocument, SegmentEnd
 from octavo.client.log.documents.cursors import CursorState
+from octavo.client.log.documents.effects import WriteDocument
 from octavo.client.log.documents.reading import read_document, read_log
-from octavo.client.log.documents.updating import WriteDocument
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.writer.adds import LogAdds
 from octavo.client.log.writer.leader import Leader

@@ -19,7 +19,7 @@ from octavo.client.log.chain.leader_steps import (
     Stop,
 )
 from octavo.client.log.documents.chain import LogDocument, SegmentEnd
-from octavo.client.log.documents.updating import WriteDocument
+from octavo.client.log.documents.effects import WriteDocument
 from octavo.metadata.ledger.changes import Refuse
 from octavo.protocol.errors import (
     LogDamagedError,

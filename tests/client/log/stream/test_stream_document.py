@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from octavo.client.client import Client
 from octavo.client.log.documents.chain import NO_RETENTION, LogDocument, LogState, Retention, decode_log
+from octavo.client.log.documents.effects import WriteDocument
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import read_stream_log
 from octavo.client.log.documents.stream import (
@@ -18,7 +19,6 @@ from octavo.client.log.documents.stream import (
     log_term,
     stream_term,
 )
-from octavo.client.log.documents.updating import WriteDocument
 from octavo.client.log.log import Log
 from octavo.client.log.seam.end_moved import EndMovedError
 from octavo.client.log.stream.changes import (
