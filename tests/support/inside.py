@@ -7,11 +7,13 @@ from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.active_segment import ActiveSegment
 from octavo.client.log.seam.lead import LogLead
 from octavo.client.log.seam.view import LogView
+from octavo.client.log.writer.leader import Leader
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.terms.term import Term
 from octavo.client.terms.term_writer import TermWriter
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.core import Core
+from octavo.client.write.front.front import Front
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import MetadataStore
 from octavo.metadata.store.handle import Handle
@@ -25,24 +27,34 @@ def core_of(writer: LedgerWriter) -> Core:
     return writer._core
 
 
+def front_of(writer: LedgerWriter | octavo.LogWriter) -> Front:
+    """The adds that wait for room, are collected or under way."""
+    return writer._front
+
+
 def own_term_of(writer: TermWriter) -> Term:
     """The term that the writer writes."""
     return writer._own
 
 
+def leader_of(writer: octavo.LogWriter) -> Leader:
+    """What rolls, heals, keeps the lead and ends for the writer."""
+    return writer._leader
+
+
 def active_of(writer: octavo.LogWriter) -> ActiveSegment:
     """The segment that the leader writes."""
-    return writer._adds.segment
+    return leader_of(writer).adds.segment
 
 
 def lead_of(writer: octavo.LogWriter) -> LogLead:
     """What the leader leaves to the layout of its log."""
-    return writer._leader._lead
+    return leader_of(writer)._lead
 
 
 def lock_of(writer: octavo.LogWriter) -> LogLock:
     """The lock under which the leader leads."""
-    lock = writer._leader._lease
+    lock = leader_of(writer)._lease
     assert lock is not None
     return lock
 

@@ -26,7 +26,7 @@ from octavo.protocol.places import offset_of, place, term_of
 from octavo.protocol.quorums import Quorums
 from support.clusters.streams import StreamCluster, stream_cluster
 from support.clusters.writing import PASSWORD
-from support.inside import core_of, own_term_of
+from support.inside import core_of, front_of, own_term_of
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 THREE = Quorums(3, 3, 2)
@@ -49,6 +49,7 @@ async def near_the_end(cluster: StreamCluster, left: int, **options: Any) -> Ter
     )
     own_term_of(writer)._own_term._note(stream)
     core_of(writer).pipeline = EmptyPipeline(place(1, offset), 0)
+    front_of(writer).begin_at(offset)
     return writer
 
 

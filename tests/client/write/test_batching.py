@@ -23,6 +23,7 @@ from octavo.protocol.errors import LedgerFencedError
 from octavo.protocol.ids import EntryId
 from octavo.protocol.messages import Add, Op
 from support.clusters.writing import FakeCluster, fake_cluster
+from support.inside import front_of
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ class StandingClock:
 async def writer_and_clock(cluster: FakeCluster) -> tuple[LedgerWriter, StandingClock]:
     """A writer whose frames are never due unless its clock goes on."""
     ledger, clock = await cluster.writer(), StandingClock()
-    ledger._front._now = clock
+    front_of(ledger)._now = clock
     return ledger, clock
 
 

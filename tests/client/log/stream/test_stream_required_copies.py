@@ -28,7 +28,7 @@ from octavo.protocol.messages import Add, AddFlag, Op, Reply
 from octavo.protocol.places import place
 from support.clusters.fake_bookie import FakeBookie, registered_bookies
 from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
-from support.inside import active_of, lead_of, lock_of
+from support.inside import active_of, lead_of, leader_of, lock_of
 from support.metadata.metadata_clusters import MemoryCluster
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
@@ -165,9 +165,8 @@ async def test_a_client_does_not_wait_for_copies_after_its_writer_has(logs: LogC
     await writer.add(b"x")
     with pytest.raises(UnderReplicatedError):
         await writer.close()
-    writer._leader._options = replace(
-        writer._leader._options, close_timeout_seconds=3600.0
-    )  # how long another closing would wait
+    leader = leader_of(writer)
+    leader._options = replace(leader._options, close_timeout_seconds=3600.0)  # how long another closing would wait
     if has_copies:
         logs.bookies[2].release(Op.ADD)
         await until_full(writer)

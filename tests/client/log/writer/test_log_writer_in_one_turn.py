@@ -29,6 +29,7 @@ from octavo.protocol.errors import (
     QuorumLostError,
 )
 from simulation.engine.loop import SimulationLoop
+from support.inside import leader_of
 
 TIMEOUT_SECONDS: Final = 1.0
 OTHERS_MAX: Final = 3 if os.environ.get("OCTAVO_LONG") else 2
@@ -393,14 +394,14 @@ def test_a_roll_that_is_asked_for_in_the_turn_in_which_another_ends_is_made() ->
         await asyncio.sleep(0.01)
         scene.lead.answer()
         await scene.lead.began.wait()
-        rolling = scene.writer._leader._rolls.rolling
+        rolling = leader_of(scene.writer)._rolls.rolling
         assert rolling is not None
         assert rolling.done()
         payload = scene.writer.add_nowait(b"b0")
-        scene.writer._adds.send_turn()
+        leader_of(scene.writer).adds.send_turn()
         scene.lead.active.acknowledge()
         under_way: list[object] = []
-        loop.call_later(0.005, lambda: under_way.append(scene.writer._leader._rolls.rolling))
+        loop.call_later(0.005, lambda: under_way.append(leader_of(scene.writer)._rolls.rolling))
         loop.call_later(0.01, scene.lead.answer)
         await scene.writer.roll()  # begins in this very step
         assert under_way != [None], "a heal or a close could not stop it"
