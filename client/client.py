@@ -45,7 +45,7 @@ from octavo.client.read.opening import open_reader
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader
 from octavo.client.read.replica_read import ReplicaAnswer, read_replica
-from octavo.client.read.source import LedgerSource
+from octavo.client.read.source import LedgerTerm, TermSource
 from octavo.client.recover.ender import Ender
 from octavo.client.same_loop import check_loop
 from octavo.client.statistics.clients import ClientStatistics
@@ -577,16 +577,14 @@ class Client(LogFace, Closable):
             raise UnauthorizedError(f"ledger {ledger_id}: wrong password or digest type")
         if recover and not metadata.is_closed:
             ledger = await self._ender.recoverer.recover(ledger, secrets)
-        reader = await self._reader(ledger, secrets, self._store)
+        reader = await self._reader(LedgerTerm(self._store, ledger), secrets)
         reader._warns_if_unclosed = self._warns_if_unclosed
         return reader
 
-    async def _reader(
-        self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets, source: LedgerSource
-    ) -> LedgerReader:
+    async def _reader(self, source: TermSource, secrets: LedgerSecrets) -> LedgerReader:
         self._check_open()
         return await open_reader(
-            ledger, secrets, source=source, pool=self._pool, options=self._options, blame=self._blame,
+            source, secrets, pool=self._pool, options=self._options, blame=self._blame,
             draw=self._rng.random, on_made=self._note_reader, on_close=self._forget_reader,
         )  # fmt: skip
 

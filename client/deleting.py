@@ -3,9 +3,9 @@
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.stream import StreamLogDocument, decode_any_log
 from octavo.metadata.ledger.model import LOG_KEY
+from octavo.metadata.ledger.stored import StoredLedger
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.stream.any_metadata import EitherMetadata
-from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.updates.paging import delete_stream
 from octavo.protocol.errors import LedgerKindError, MetadataError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
@@ -15,7 +15,7 @@ async def delete_by_id(store: MetadataStore, ledger_id: LedgerId) -> None:
     """Delete a ledger or a stream (rule U8). Raises :class:`NoSuchLedgerError`, :class:`MetadataUnavailableError`, and
     :class:`LedgerKindError` for the stream of a log, which is deleted with its log."""
     metadata = await _metadata(store, ledger_id)
-    if not isinstance(metadata, StreamMetadata):
+    if metadata is None or metadata.next_term is None:
         await store.delete_ledger(ledger_id)
         return
     name = await _log_of(store, metadata)
@@ -36,7 +36,7 @@ async def _metadata(store: MetadataStore, ledger_id: LedgerId) -> EitherMetadata
         return None
 
 
-async def _log_of(store: MetadataStore, stream: StreamMetadata) -> str | None:
+async def _log_of(store: MetadataStore, stream: StoredLedger) -> str | None:
     """The log whose stream it is; None where no document names it, so that nothing else would delete it."""
     name = stream.custom_metadata.get(LOG_KEY, b"").decode(errors="replace")
     found = await store.read_document(list_document(name)) if name else None

@@ -81,7 +81,7 @@ class Departures:
             concerned = departed | before
             for ledger_id in list(self._writers.keys()):
                 writer = self._writers.get(ledger_id)
-                if writer is None or concerned.isdisjoint(writer.metadata.last_fragment.bookies):
+                if writer is None or concerned.isdisjoint(writer.term.bookies):
                     continue
                 writer.replace_departed(departed)
                 del writer

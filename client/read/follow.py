@@ -37,8 +37,8 @@ from collections.abc import Callable, Coroutine
 from octavo.client.read.lac import LacAsker, Polled
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.range_read import ReplicaReader
-from octavo.client.read.source import LedgerSource
-from octavo.metadata.ledger.model import Fragment, LedgerMetadata
+from octavo.client.read.source import TermSource
+from octavo.metadata.ledger.term import StoredFragment, Term
 from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
 from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import Entry
@@ -78,7 +78,7 @@ class LedgerTail:
     def __init__(
         self,
         *,
-        source: LedgerSource,
+        source: TermSource,
         view: LedgerView,
         quorums: Quorums,
         replicas: ReplicaReader,
@@ -99,7 +99,7 @@ class LedgerTail:
         self._group: asyncio.TaskGroup | None = None
         self._pollers: list[asyncio.Task[None]] = []
         self._polled: dict[object, BookieId] = {}
-        self._fragment: Fragment = view.metadata.last_fragment
+        self._fragment: StoredFragment = view.term.last_fragment
         self._waiters: set[asyncio.Future[None]] = set()
         self._has_waiters = asyncio.Event()
         self._should_read_again = asyncio.Event()
@@ -116,17 +116,17 @@ class LedgerTail:
 
     async def close(self) -> None:
         """Stop. Waiting callers get :class:`ClientClosedError`."""
-        self._end(ClientClosedError(f"the reader of ledger {self._view.metadata.ledger_id} is closed"))
+        self._end(ClientClosedError(f"the reader of ledger {self._view.term.ledger_id} is closed"))
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor])
 
-    def adopt(self, ledger: Versioned[LedgerMetadata]) -> bool:
+    def adopt(self, term: Versioned[Term]) -> bool:
         """Take over metadata that were read, and return whether they are newer. Every read of the metadata goes through
         here, so that the polls go to the new ensemble."""
-        if not self._view.on_metadata(*ledger):
+        if not self._view.on_metadata(*term):
             return False
-        moved = self._view.metadata.last_fragment.bookies != self._fragment.bookies
+        moved = self._view.term.bookies != self._fragment.bookies
         if self._view.closed:
             self._ended.set()
         elif moved and self._group is not None and not self._ended.is_set():
@@ -203,14 +203,14 @@ class LedgerTail:
         except OctavoError as error:
             self._end(error)
         except Exception as error:
-            failure = InternalError(f"following ledger {self._view.metadata.ledger_id} failed: {error!r}")
+            failure = InternalError(f"following ledger {self._view.term.ledger_id} failed: {error!r}")
             failure.__cause__ = error
             self._end(failure)
 
     def _cancelled(self) -> None:
         """By :meth:`close`, which has told the callers; or by the program."""
         if self._failure is None:
-            self._end(tasks_cancelled(f"following ledger {self._view.metadata.ledger_id}"))
+            self._end(tasks_cancelled(f"following ledger {self._view.term.ledger_id}"))
 
     def _end(self, error: OctavoError) -> None:
         if self._failure is None:
@@ -219,7 +219,7 @@ class LedgerTail:
         self.notify()
 
     def _start_pollers(self, group: asyncio.TaskGroup) -> None:
-        self._fragment = self._view.metadata.last_fragment
+        self._fragment = self._view.term.last_fragment
         size, write_quorum = self._quorums.ensemble_size, self._quorums.write_quorum
         count = min(size, size - write_quorum + 2)
         self._pollers = [
@@ -233,8 +233,8 @@ class LedgerTail:
 
     async def _watch(self) -> None:
         """Follow the metadata until cancelled. Raises :class:`NoSuchLedgerError` when the ledger is deleted."""
-        ledger_id = self._view.metadata.ledger_id
-        async with self._source.watch_ledger(ledger_id) as watch:
+        ledger_id = self._view.term.ledger_id
+        async with self._source.watch_term() as watch:
             async for versioned in watch:
                 if versioned is None:
                     raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted")
@@ -246,7 +246,7 @@ class LedgerTail:
             await self._should_read_again.wait()
             self._should_read_again.clear()
             try:
-                self.adopt(await self._source.read_ledger(self._view.metadata.ledger_id))
+                self.adopt(await self._source.read_term())
             except MetadataUnavailableError:
                 # The watch goes on trying, and so does the next poll.
                 continue
@@ -308,7 +308,7 @@ class LedgerTail:
 
     def _choose(self) -> BookieId:
         """The preferred bookie that no other poller asks."""
-        bookies = self._view.metadata.last_fragment.bookies
+        bookies = self._view.term.bookies
         taken = set(self._polled.values())
         order = [bookies[position] for position in self._replicas.preference(bookies)]
         return next((bookie_id for bookie_id in order if bookie_id not in taken), order[0])

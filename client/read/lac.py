@@ -64,7 +64,7 @@ class LacAsker:
         Raises :class:`QuorumLostError`, naming each bookie and its answer, if no bookie answered. With fewer answers
         than coverage the LAC may be lower than another reader's, and is still one: entries up to it are acknowledged.
         """
-        bookies = self._view.metadata.last_fragment.bookies
+        bookies = self._view.term.bookies
         failures: dict[BookieId, str] = {}
         answered_mask = 0
         tasks: list[asyncio.Task[None]] = []
@@ -95,7 +95,7 @@ class LacAsker:
             answers = "; ".join(f"bookie {bookie_id}: {failures.get(bookie_id, 'no answer')}" for bookie_id in bookies)
             kind = UnauthorizedError if denials and all(denials) else QuorumLostError
             raise kind(
-                f"ledger {self._view.metadata.ledger_id}: none of its bookies tells the last add confirmed: {answers}",
+                f"ledger {self._view.term.ledger_id}: none of its bookies tells the last add confirmed: {answers}",
                 may_have_happened=False,
             )
 
@@ -124,10 +124,10 @@ class LacAsker:
     ) -> LacAnswer:
         options = self._replicas.options
         request = ReadLac(
-            self._view.metadata.ledger_id,
+            self._view.term.ledger_id,
             self._replicas.read_key,
             ReadFlag.NONE,
-            self._view.metadata.term,
+            self._view.term.number,
             None if above is None or above < 0 else above,
             int(wait_seconds * 1000),
             entries_max,

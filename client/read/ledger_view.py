@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from octavo.client.read.terms import confirmed_in, tells_of_later_term
-from octavo.metadata.ledger.model import LedgerMetadata, LedgerState
+from octavo.metadata.ledger.term import Term
 from octavo.protocol.entries import Entry
 from octavo.protocol.ids import EntryId
 
@@ -29,10 +29,10 @@ _MARKS_MAX = 64
 class LedgerView:
     """See the module. Ids are -1 for "none" inside, None outside."""
 
-    __slots__ = ("_confirmed", "_length", "_length_at", "_marks", "_metadata", "_version")
+    __slots__ = ("_confirmed", "_length", "_length_at", "_marks", "_term", "_version")
 
-    def __init__(self, metadata: LedgerMetadata, version: int) -> None:
-        self._metadata = metadata
+    def __init__(self, term: Term, version: int) -> None:
+        self._term = term
         self._version = version
         self._confirmed = -1
         self._length_at = -1
@@ -43,14 +43,14 @@ class LedgerView:
     # --- what is known -------------------------------------------------------------------------------------------
 
     @property
-    def metadata(self) -> LedgerMetadata:
-        """The latest metadata seen."""
-        return self._metadata
+    def term(self) -> Term:
+        """The term by the latest metadata seen."""
+        return self._term
 
     @property
     def closed(self) -> bool:
-        """Whether the ledger has its final end."""
-        return self._metadata.state is LedgerState.CLOSED
+        """Whether the term has its final end."""
+        return self._term.has_end
 
     @property
     def readable_end(self) -> int:
@@ -75,21 +75,21 @@ class LedgerView:
 
     def counts(self, last_add_confirmed: int | None) -> bool:
         """Whether this LAC says anything of what can be read here (rule V1)."""
-        term = self._metadata.term
+        term = self._term.number
         return not term or (last_add_confirmed is not None and confirmed_in(term, last_add_confirmed) is not None)
 
     def is_of_later_term(self, last_add_confirmed: int | None) -> bool:
-        """Whether this LAC tells that the term of these metadata is over, or never counted (rule V1)."""
-        term = self._metadata.term
+        """Whether this LAC tells that the term is over, or never counted (rule V1)."""
+        term = self._term.number
         return bool(term) and last_add_confirmed is not None and tells_of_later_term(term, last_add_confirmed)
 
     # --- facts ---------------------------------------------------------------------------------------------------
 
-    def on_metadata(self, metadata: LedgerMetadata, version: int) -> bool:
+    def on_metadata(self, term: Term, version: int) -> bool:
         """Metadata were read. Gives whether they are newer than those known; others are not looked at."""
         if version <= self._version:
             return False
-        self._metadata, self._version = metadata, version
+        self._term, self._version = term, version
         self._adopt()
         return True
 
@@ -123,12 +123,12 @@ class LedgerView:
 
     def _adopt(self) -> None:
         if self.closed:
-            end = self._metadata.last_entry_id
+            end = self._term.last_entry_id
             self._confirmed = self._length_at = -1 if end is None else end
-            self._length = self._metadata.length
+            self._length = self._term.length
             self._marks.clear()
             return
-        fragment = self._metadata.last_fragment
+        fragment = self._term.last_fragment
         self._mark(fragment.first_entry_id - 1, fragment.length_before)
         self._confirm(fragment.first_entry_id - 1)
         self._settle_length()
@@ -162,4 +162,4 @@ class LedgerView:
         assert all(entry_id > self._confirmed for entry_id in self._marks)
         assert len(self._marks) <= _MARKS_MAX
         if not self.closed:
-            assert self._confirmed >= self._metadata.last_fragment.first_entry_id - 1
+            assert self._confirmed >= self._term.last_fragment.first_entry_id - 1

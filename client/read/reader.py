@@ -23,14 +23,15 @@ from octavo.client.read.lac import LacAsker
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.plan import Segment, VerdictKind
 from octavo.client.read.range_read import BlameList, RangeRead, ReplicaReader, absences, describe_missing
-from octavo.client.read.source import LedgerSource
+from octavo.client.read.source import TermSource
 from octavo.client.read.statistics import Waits, reader_statistics
 from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
 from octavo.client.statistics.readers import ReaderStatistics
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.store.values import Versioned
+from octavo.metadata.ledger.term import Term
+from octavo.metadata.stream.any_metadata import as_ledger
 from octavo.protocol.entries import OVERHEAD_BYTES_MAX, Entry, LedgerSecrets, Opener
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -42,7 +43,6 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
-from octavo.protocol.quorums import Quorums
 from octavo.security import forks
 
 _ENTRY_BYTES_GUESS = 1024
@@ -88,10 +88,9 @@ class LedgerReader(Closable):
 
     def __init__(
         self,
-        ledger: Versioned[LedgerMetadata],
+        source: TermSource,
         secrets: LedgerSecrets,
         *,
-        source: LedgerSource,
         pool: ConnectionPool,
         options: ClientOptions,
         blame: BlameList,
@@ -99,19 +98,19 @@ class LedgerReader(Closable):
         entry_wait_seconds: float,
         on_close: Callable[["LedgerReader"], None],
     ) -> None:
-        metadata = ledger.value
-        self._id = metadata.ledger_id
+        term, version = source.term
+        self._id = term.ledger_id
         self._source = source
         self._options = options
         self._draw = draw
         self._on_close = on_close
-        self._quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        self._view = LedgerView(metadata, ledger.version)
-        opener = Opener(self._id, metadata.digest, secrets)
+        self._quorums = term.quorums
+        self._view = LedgerView(term, version)
+        opener = Opener(self._id, term.key.digest, secrets)
         self._replicas = ReplicaReader(
             ledger_id=self._id,
             opener=opener,
-            read_key=secrets.ledger_key if metadata.private else b"",
+            read_key=secrets.ledger_key if term.private else b"",
             pool=pool,
             options=options,
             blame=blame,
@@ -125,7 +124,7 @@ class LedgerReader(Closable):
             source=source, view=self._view, quorums=self._quorums, replicas=self._replicas, asker=self._asker,
             draw=draw, entry_wait_seconds=entry_wait_seconds,
         )  # fmt: skip
-        mean = _mean_entry_bytes(metadata)
+        mean = _mean_entry_bytes(term)
         self._entry_bytes = float(_ENTRY_BYTES_GUESS) if mean is None else mean
         self._closed = False
         self._waits = Waits()
@@ -146,8 +145,14 @@ class LedgerReader(Closable):
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The latest metadata this reader has seen."""
-        return self._view.metadata
+        """The latest metadata this reader has seen. Raises :class:`LedgerKindError` for a reader of a stream, as logs
+        use it."""
+        return as_ledger(self._source.stored)
+
+    @property
+    def current_term(self) -> Term:
+        """The term that is read, by the latest metadata: all of a ledger, or a piece of a stream."""
+        return self._view.term
 
     @property
     def ledger_closed(self) -> bool:
@@ -184,7 +189,7 @@ class LedgerReader(Closable):
 
     def __repr__(self) -> str:
         end = self.last_add_confirmed
-        ledger = "closed" if self._view.closed else self.metadata.state.value
+        ledger = "closed" if self._view.closed else self._view.term.state.value
         readable = "nothing to read" if end is None else f"readable up to entry {end}"
         return f"<LedgerReader of ledger {self._id} ({ledger}), {'closed' if self._closed else 'open'}, {readable}>"
 
@@ -450,12 +455,11 @@ class LedgerReader(Closable):
     def _begin(self, first: int, last: int, *, columns: bool = False) -> RangeRead:
         """Begin to read ``first..last``, or what of it lies in the fragment of ``first``."""
         self._check_open()
-        metadata = self._view.metadata
-        fragment = metadata.fragment_of(EntryId(first))
-        if metadata.term and fragment.first_entry_id == 0:
-            # What stands for all that the term's metadata, as they are now, do not tell of.
+        term = self._view.term
+        fragment = term.fragment_of(first)
+        if fragment is None:
             raise PieceMovedError(f"stream {self._id}: id {first} lies in no fragment of the part that is read")
-        fragment_last = metadata.last_id_of(fragment)
+        fragment_last = term.last_id_of(fragment)
         if fragment_last is not None:
             last = min(last, fragment_last)
         confirmed = last <= self._view.readable_end
@@ -531,7 +535,7 @@ class LedgerReader(Closable):
     async def _read_metadata(self) -> bool:
         """Read the metadata again, and return whether they are newer."""
         self._check_open()
-        return self._tail.adopt(await self._source.read_ledger(self._id))
+        return self._tail.adopt(await self._source.read_term())
 
     async def _learn_last_add_confirmed(self) -> None:
         await self._asker.ask_ensemble()
@@ -585,11 +589,10 @@ class LedgerReader(Closable):
             raise NoSuchEntryError(f"ledger {self._id} has no entry {segment.first} yet: {self._end_in_words()}")
 
 
-def _mean_entry_bytes(metadata: LedgerMetadata) -> float | None:
+def _mean_entry_bytes(term: Term) -> float | None:
     """Of a closed ledger, or part of a stream; None where that is not known."""
-    if not metadata.is_closed or metadata.last_entry_id is None:
+    if not term.has_end or term.last_entry_id is None:
         return None
-    # The first fragment of a term stands for what is before it.
-    first = metadata.fragments[1 if metadata.term else 0]
-    count = metadata.last_entry_id + 1 - first.first_entry_id
-    return (metadata.length - first.length_before) / count if count else None
+    first = term.fragments[0]
+    count = term.last_entry_id + 1 - first.first_entry_id
+    return (term.length - first.length_before) / count if count else None

@@ -24,7 +24,7 @@ def reader_statistics(
     """The statistics of the reader with these parts."""
     since = min(waits.since.values(), default=None)
     return ReaderStatistics(
-        ledger_id=view.metadata.ledger_id,
+        ledger_id=view.term.ledger_id,
         is_closed=is_closed,
         is_ledger_closed=view.closed,
         last_add_confirmed=view.last_add_confirmed,

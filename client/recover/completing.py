@@ -18,7 +18,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.front.batching import frames_of
 from octavo.metadata.ledger.debts import NO_DEBT, Debt
-from octavo.metadata.ledger.model import Fragment, LedgerMetadata
+from octavo.metadata.ledger.term import StoredFragment, Term
 from octavo.protocol.entries import LedgerSecrets, Opener
 from octavo.protocol.errors import (
     BookieUnavailableError,
@@ -41,7 +41,6 @@ from octavo.protocol.messages import (
     Reply,
     Request,
 )
-from octavo.protocol.quorums import quorums_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Completing:
 
     def __init__(
         self,
-        metadata: LedgerMetadata,
+        term: Term,
         secrets: LedgerSecrets,
         *,
         pool: ConnectionPool,
@@ -69,14 +68,14 @@ class Completing:
     ) -> None:
         """``only_asks``: no copies are made."""
         self._only_asks = only_asks
-        self._metadata = metadata
+        self._term = term
         self._ledger_key = secrets.ledger_key
-        self._opener = Opener(metadata.ledger_id, metadata.digest, secrets)
+        self._opener = Opener(term.ledger_id, term.key.digest, secrets)
         self._pool = pool
         self._timeout_seconds = options.request_timeout_seconds
-        self._quorums = quorums_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._quorums = term.quorums
 
-    async def run(self, fragments: Sequence[Fragment], end: int, *, seconds: float) -> tuple[Owed, ...]:
+    async def run(self, fragments: Sequence[StoredFragment], end: int, *, seconds: float) -> tuple[Owed, ...]:
         """Ask, and make copies, for so long at most; what each of the fragments owes then. ``fragments`` follow one
         another, and the last one ends at ``end``."""
         deadline = asyncio.get_running_loop().time() + seconds
@@ -87,7 +86,7 @@ class Completing:
         ]  # fmt: skip
         return tuple(owed)
 
-    async def _complete(self, fragment: Fragment, last: int, deadline: float) -> Owed:
+    async def _complete(self, fragment: StoredFragment, last: int, deadline: float) -> Owed:
         if last < fragment.first_entry_id:
             return Owed(fragment.first_entry_id, NO_DEBT, ())
         lacking = await asyncio.gather(
@@ -102,7 +101,7 @@ class Completing:
         return Owed(fragment.first_entry_id, debt.within(fragment.first_entry_id, last), tuple(short))
 
     async def _complete_member(
-        self, fragment: Fragment, position: int, last: int, deadline: float
+        self, fragment: StoredFragment, position: int, last: int, deadline: float
     ) -> tuple[list[tuple[int, int]], str]:
         """The runs of ids that the member lacks or may lack, and why."""
         name, first = fragment.bookies[position], int(fragment.first_entry_id)
@@ -115,7 +114,7 @@ class Completing:
                 if CAPABILITY_REPAIR not in self._pool.get(name).capabilities:
                     raise UnsupportedOperationError("cannot tell what it lacks")
                 while done <= last:
-                    question = Missing(self._metadata.ledger_id, done, last, *self._stripe(position))
+                    question = Missing(self._term.ledger_id, done, last, *self._stripe(position))
                     answer = await self._ask(name, question, MissingAnswer)
                     covered = min(answer.last_covered, last)
                     if covered < done:
@@ -138,7 +137,7 @@ class Completing:
             lacking.append((done, last))
         return lacking, why
 
-    async def _copy(self, fragment: Fragment, position: int, first: int, last: int) -> bool:
+    async def _copy(self, fragment: StoredFragment, position: int, first: int, last: int) -> bool:
         """Give a member the entries of one run; whether it has all of them now."""
         wanted = {one for one in range(first, last + 1) if self._quorums.write_mask(one) >> position & 1}
         found: dict[int, bytes] = {}
@@ -146,9 +145,9 @@ class Completing:
             if source != position and not wanted <= found.keys():
                 found |= await self._read(name, source, first, last)
         entries = [found[one] for one in sorted(wanted & found.keys())]
-        flags = AddFlag.RECOVERY | (AddFlag.PRIVATE if self._metadata.private else AddFlag.NONE)
+        flags = AddFlag.RECOVERY | (AddFlag.PRIVATE if self._term.private else AddFlag.NONE)
         for start, stop in frames_of(entries):
-            add = Add(self._metadata.ledger_id, self._ledger_key, flags, self._metadata.term, entries[start:stop])
+            add = Add(self._term.ledger_id, self._ledger_key, flags, self._term.number, entries[start:stop])
             await self._ask(fragment.bookies[position], add, Added)
         return wanted <= found.keys()
 
@@ -159,7 +158,7 @@ class Completing:
         try:
             while first <= last:
                 request = Read(
-                    *(self._metadata.ledger_id, self._ledger_key, ReadFlag.FENCE, self._metadata.term, first, last),
+                    *(self._term.ledger_id, self._ledger_key, ReadFlag.FENCE, self._term.number, first, last),
                     *(*self._stripe(position), ENTRIES_PER_FRAME_MAX, 2 * FRAME_PAYLOAD_BYTES_TARGET),
                 )
                 answer = await self._ask(source, request, ReadAnswer)

@@ -32,6 +32,7 @@ from octavo.client.write.replication import Replication
 from octavo.metadata.ledger.changes import BeginRecovery, FinishRecovery
 from octavo.metadata.ledger.debts import Debt, FullCopies
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata
+from octavo.metadata.ledger.term import StoredFragment, Term
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned
 from octavo.metadata.updates.update import update_ledger
@@ -64,7 +65,6 @@ from octavo.protocol.messages import (
     Reply,
     Request,
 )
-from octavo.protocol.quorums import Quorums
 
 _TOKEN_BITS = 128
 
@@ -147,12 +147,12 @@ class Recoverer:
             if ledger.value.is_closed:
                 return ledger
             recovery = FragmentRecovery(
-                ledger.value, secrets,
+                ledger.value.current_term, secrets,
                 pool=self._pool, placer=self._placer, options=self._options, without=without, unsure=unsure,
             )  # fmt: skip
             try:
                 end = await recovery.run()
-                debts = await self._complete(ledger.value, secrets, recovery, end, may_owe=may_owe or bool(without))
+                debts = await self._complete(recovery.term, secrets, recovery, end, may_owe=may_owe or bool(without))
             except LedgerRecoveryError:
                 # Another client may have closed or deleted it by now.
                 current = await self._store.read_ledger(ledger.value.ledger_id)
@@ -171,25 +171,25 @@ class Recoverer:
         )
 
     async def _complete(
-        self, metadata: LedgerMetadata, secrets: LedgerSecrets, recovery: "FragmentRecovery", end: End, *, may_owe: bool
+        self, term: Term, secrets: LedgerSecrets, recovery: "FragmentRecovery", end: End, *, may_owe: bool
     ) -> tuple[tuple[EntryId, Debt], ...]:
         """Make missing copies, if books are kept of them; what each fragment owes (rule G5)."""
-        if metadata.full_copies is None:
+        if term.full_copies is None:
             return ()
-        fragments = list(recovery.fragments)
-        if not fragments or fragments[0].first_entry_id > metadata.last_fragment.first_entry_id:
-            fragments.insert(0, metadata.last_fragment)
-        requires = metadata.full_copies is FullCopies.REQUIRED and not may_owe
+        fragments: list[StoredFragment] = list(recovery.fragments)
+        if not fragments or fragments[0].first_entry_id > term.last_fragment.first_entry_id:
+            fragments.insert(0, term.last_fragment)
+        requires = term.full_copies is FullCopies.REQUIRED and not may_owe
         options = self._options
         seconds = options.recovery_timeout_seconds if requires else options.full_copies_patience_seconds
-        completing = Completing(metadata, secrets, pool=self._pool, options=options)
+        completing = Completing(term, secrets, pool=self._pool, options=options)
         last = -1 if end.last_entry_id is None else int(end.last_entry_id)
         owed = await completing.run(fragments, last, seconds=seconds)
         short = dict(pair for one in owed for pair in one.short)
         if requires and short:
             named = "; ".join(_named(name, why) for name, why in short.items())
             raise LedgerRecoveryError(
-                f"ledger {metadata.ledger_id} cannot be closed now, because it requires all copies of its entries: "
+                f"ledger {term.ledger_id} cannot be closed now, because it requires all copies of its entries: "
                 f"{named}. Bring these bookies back; or retire them, and repair closes the ledger"
             )
         return tuple((one.first_entry_id, one.debt) for one in owed)
@@ -212,14 +212,14 @@ class Recoverer:
 
 
 class FragmentRecovery:
-    """One attempt, from the fence to the end of the ledger, or of the term of a stream that ``metadata`` stand for.
+    """One attempt, from the fence to the end of a term: of a ledger, or of a stream.
 
     ``machine`` decides; by default one for the last fragment. ``on_change`` is called with each change of the ensemble.
     """
 
     def __init__(
         self,
-        metadata: LedgerMetadata,
+        term: Term,
         secrets: LedgerSecrets,
         *,
         pool: ConnectionPool,
@@ -230,23 +230,23 @@ class FragmentRecovery:
         machine: LedgerRecovery | None = None,
         on_change: Callable[[Commit], object] = lambda _: None,
     ) -> None:
-        fragment = metadata.last_fragment
+        fragment = term.last_fragment
         self._given_up = frozenset(at for at, name in enumerate(fragment.bookies) if name in without)
         """Slots that count as fenced and as denying everything (rule O4)."""
         self._unsure = frozenset(at for at, name in enumerate(fragment.bookies) if name in unsure) - self._given_up
         """Slots that count as denying what they cannot tell of (rule O4)."""
         self._untold: dict[int, int] = {}
         """Of these, the lowest id that each has been asked for and cannot tell of."""
-        self._unfenced = set(range(metadata.ensemble_size)) - self._given_up
+        self._unfenced = set(range(term.quorums.ensemble_size)) - self._given_up
         """Slots whose bookies have neither been fenced nor failed."""
-        self._metadata = metadata
+        self.term = term
         self._secrets = secrets
         self._pool = pool
         self._placer = placer
         self._options = options
-        self._opener = Opener(metadata.ledger_id, metadata.digest, secrets)
+        self._opener = Opener(term.ledger_id, term.key.digest, secrets)
         self._loop = asyncio.get_running_loop()
-        self._quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._quorums = term.quorums
         self._on_change = on_change
         self._machine = machine or LedgerRecovery(
             self._quorums,
@@ -257,7 +257,7 @@ class FragmentRecovery:
         )
         self._fragments: list[Fragment] = []
         """Changes of the ensemble made here, in order."""
-        self._answers = ["no answer yet"] * metadata.ensemble_size
+        self._answers = ["no answer yet"] * term.quorums.ensemble_size
         self._in_doubt: set[int] = set()
         """Slots of the bookies that may have lost entries of this ledger (rule B4)."""
         self._moved = asyncio.Event()
@@ -265,7 +265,7 @@ class FragmentRecovery:
         self._unwritten: list[int] = []
         """Sealed bytes of each entry given to the replication and not on its quorum yet."""
         self._finished: asyncio.Future[None] = self._loop.create_future()
-        self._supervisor = Supervisor(f"octavo recovery of ledger {metadata.ledger_id}", self._failed)
+        self._supervisor = Supervisor(f"octavo recovery of ledger {term.ledger_id}", self._failed)
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
@@ -275,7 +275,7 @@ class FragmentRecovery:
     @property
     def bookies(self) -> tuple[BookieId, ...]:
         """Those that the last entries were written back to."""
-        return (self._metadata.last_fragment, *self._fragments)[-1].bookies
+        return (self.term.last_fragment, *self._fragments)[-1].bookies
 
     async def run(self) -> End:
         """Return the end, once everything up to it is on its quorum. Raises :class:`LedgerRecoveryError`, and
@@ -296,7 +296,7 @@ class FragmentRecovery:
         """Nothing more is done; the first reason is the one that counts."""
         if self._finished.done():
             return
-        ledger = f"ledger {self._metadata.ledger_id}"
+        ledger = f"ledger {self.term.ledger_id}"
         if isinstance(error, QuorumLostError | DuplicateEntryError | NoSuchLedgerError):
             failure: OctavoError = LedgerRecoveryError(
                 f"{ledger}: recovered entries could not be written back: {error.message}"
@@ -318,8 +318,8 @@ class FragmentRecovery:
         if position in self._given_up:
             await self._count_as_denying(position)
         try:
-            term = self._metadata.term
-            fence = ReadLac(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, term, None, 0, 0, 0)
+            term = self.term.number
+            fence = ReadLac(self.term.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, term, None, 0, 0, 0)
             answer = await self._ask(position, fence, LacAnswer)
             if answer.in_doubt:
                 self._in_doubt.add(position)
@@ -336,7 +336,7 @@ class FragmentRecovery:
                     await self._deny_untold(position, wanted)
                     continue
                 read = Read(
-                    *(self._metadata.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, term, *wanted),
+                    *(self.term.ledger_id, self._secrets.ledger_key, ReadFlag.FENCE, term, *wanted),
                     *(self._quorums.ensemble_size, machine.residues_at(position)),
                     *(ENTRIES_PER_FRAME_MAX, _READ_BYTES_MAX),
                 )
@@ -347,10 +347,10 @@ class FragmentRecovery:
             self._answers[position] = error.message or type(error).__name__
             if self._given_up or self._unsure:
                 # The given-up bookies would cover for it, and what only this bookie has would be lost as well.
-                name = self._metadata.last_fragment.bookies[position]
+                name = self.term.bookies[position]
                 self._failed(
                     LedgerRecoveryError(
-                        f"ledger {self._metadata.ledger_id}: bookie {name} does not answer, and may hold entries that "
+                        f"ledger {self.term.ledger_id}: bookie {name} does not answer, and may hold entries that "
                         f"can be saved; bring it back, or retire it and give it up ({self._answers[position]})"
                     )
                 )
@@ -399,10 +399,10 @@ class FragmentRecovery:
         options = self._options
         deadline = self._loop.time() + options.recovery_timeout_seconds
         while True:
-            connection = self._pool.get(self._metadata.last_fragment.bookies[position])
+            connection = self._pool.get(self.term.bookies[position])
             left = max(deadline - self._loop.time(), 0.001)
             try:
-                if self._metadata.term:
+                if self.term.number:
                     # Not even asked: it would take the fence of one term for that of all (rule T7).
                     await connection.wait_writable(timeout_seconds=left)
                     self._check_knows_terms(connection)
@@ -413,7 +413,7 @@ class FragmentRecovery:
                     raise
                 await asyncio.sleep(options.resend_delay_seconds)
                 continue
-            if self._metadata.term:
+            if self.term.number:
                 self._check_knows_terms(connection)  # it may be another process by now
             if isinstance(answer, expected):
                 return answer
@@ -483,7 +483,7 @@ class FragmentRecovery:
         if machine.later_term is not None:
             self._failed(
                 TermOverError(
-                    f"stream {self._metadata.ledger_id}: term {self._metadata.term} is over: a bookie knows of term "
+                    f"stream {self.term.ledger_id}: term {self.term.number} is over: a bookie knows of term "
                     f"{machine.later_term}"
                 )
             )
@@ -508,7 +508,7 @@ class FragmentRecovery:
         start = self._machine.start
         assert start is not None, "entries are recovered after the fence"
         self._writing = Replication(
-            self._metadata,
+            self.term,
             self._secrets.ledger_key,
             pool=self._pool,
             placer=self._placer,
@@ -542,24 +542,24 @@ class FragmentRecovery:
         self._moved.set()
 
     def _blocked(self, positions: tuple[int, ...]) -> LedgerRecoveryError:
-        bookies = self._metadata.last_fragment.bookies
+        bookies = self.term.bookies
         answers = "; ".join(_named(bookies[position], self._answers[position]) for position in positions)
         at = self._machine.blocked_at
         what = "too few of its bookies could be fenced" if at is None else f"it is unknown whether it has entry {at}"
         return LedgerRecoveryError(
-            f"ledger {self._metadata.ledger_id} cannot be recovered now: {what}: {answers}. {self._way_out(positions)}"
+            f"ledger {self.term.ledger_id} cannot be recovered now: {what}: {answers}. {self._way_out(positions)}"
         )
 
     def _way_out(self, positions: tuple[int, ...]) -> str:
         in_doubt = sorted(self._in_doubt & set(positions))
         if not in_doubt:
             return "Bring these bookies back, or open the ledger with recover=False to read what is confirmed"
-        names = ", ".join(self._metadata.last_fragment.bookies[position] for position in in_doubt)
-        without = " ".join(f"--without {self._metadata.last_fragment.bookies[position]}" for position in in_doubt)
+        names = ", ".join(self.term.bookies[position] for position in in_doubt)
+        without = " ".join(f"--without {self.term.bookies[position]}" for position in in_doubt)
         return (
             f"In doubt, because they were wiped or damaged and may have lost entries: {names}. If their original data "
             "directories exist, start them with those. Otherwise open the ledger with recover=False to read what is "
-            f"confirmed, or close it without them: octavo repair accept-loss {self._metadata.ledger_id} {without}, "
+            f"confirmed, or close it without them: octavo repair accept-loss {self.term.ledger_id} {without}, "
             "after which acknowledged entries may be lost"
         )
 

@@ -23,7 +23,6 @@ from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.changes import StreamChange
 from octavo.metadata.stream.model import StreamMetadata, StreamState
-from octavo.metadata.stream.term_ledger import current_term, ledger_fragment
 from octavo.metadata.updates.update import update_stream
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import (
@@ -263,10 +262,9 @@ class StreamTaker:
         """Ask the members of the fragments that the takeover ends what they lack (rule G5). Those that do not answer
         within these seconds, or a moment, may lack everything: a takeover does not wait for them."""
         assert takeover.end is not None, "the recovery is over"
-        completing = Completing(current_term(stream), secrets, pool=self._pool, options=self._options, only_asks=True)
-        fragments = [ledger_fragment(one) for one in takeover.ended_fragments]
+        completing = Completing(stream.current_term, secrets, pool=self._pool, options=self._options, only_asks=True)
         patience = min(max(seconds, _ASK_SECONDS_MIN), self._options.full_copies_patience_seconds)
-        owed = await completing.run(fragments, takeover.end.last_entry_id, seconds=patience)
+        owed = await completing.run(takeover.ended_fragments, takeover.end.last_entry_id, seconds=patience)
         takeover.on_asked(tuple((one.first_entry_id, one.debt) for one in owed))
 
     def _now_ms(self) -> int:
@@ -282,7 +280,7 @@ class StreamTaker:
         """Find the end of the term; the bookies of its last fragment then. None if the bookies that were asked are no
         longer those of the stream, which must be read again."""
         recovery = FragmentRecovery(
-            current_term(begun.value),
+            begun.value.current_term,
             secrets,
             pool=self._pool,
             placer=self._placer,

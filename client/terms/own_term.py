@@ -11,15 +11,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from octavo.client.write.ensemble_changes import Commit
-from octavo.client.write.own_metadata import OwnMetadata
 from octavo.metadata.ledger.changes import who_fenced
 from octavo.metadata.ledger.debts import Debt
+from octavo.metadata.ledger.term import Term
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.changes import ChangeFragment, RenewTerm, Rest, StreamChange, TermEnd
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState, position_in
 from octavo.metadata.stream.pages import PageMissingError
-from octavo.metadata.stream.term_ledger import current_term
 from octavo.metadata.updates.page_out import read_again
 from octavo.metadata.updates.paging import StreamPages
 from octavo.metadata.updates.update import update_stream
@@ -43,9 +42,11 @@ class NextTerm(NamedTuple):
     """As many as the ensemble has."""
 
 
-class OwnTerm(OwnMetadata):
-    """See the module. ``stream``: its current term has just been opened by the writer. ``clock_ms``: the time of day,
-    noted in new fragments."""
+class OwnTerm:
+    """See the module; :class:`~octavo.client.write.own_metadata.OwnMetadata` of a term.
+
+    ``stream``: its current term has just been opened by the writer. ``clock_ms``: the time of day, noted in new
+    fragments."""
 
     def __init__(
         self,
@@ -55,10 +56,11 @@ class OwnTerm(OwnMetadata):
         retry_seconds: float,
         clock_ms: Callable[[], int],
     ) -> None:
-        super().__init__(
-            Versioned(current_term(stream.value), stream.version), store=store, retry_seconds=retry_seconds
-        )
         self._stream = stream
+        self._term = stream.value.current_term
+        self._store = store
+        self._retry_seconds = retry_seconds
+        self._closing = False
         self._base = stream.value.last_fragment
         self._base_in_doubt: StreamFragment | None = None
         """The fragment of a change whose outcome is unknown: the store may or may not have made it."""
@@ -67,7 +69,12 @@ class OwnTerm(OwnMetadata):
         self._clock_ms = clock_ms
 
     @property
-    def stream(self) -> StreamMetadata:
+    def term(self) -> Term:
+        """The term that this client has opened last."""
+        return self._term
+
+    @property
+    def stored(self) -> StreamMetadata:
         """The latest metadata seen or written."""
         return self._stream.value
 
@@ -79,24 +86,29 @@ class OwnTerm(OwnMetadata):
     # --- changes by other clients -----------------------------------------------------------------------------------
 
     async def watch(self, on_lost: Callable[[OctavoError], None]) -> None:
-        """As the base class: ``on_lost`` is also called when the term is over."""
+        """As :meth:`OwnMetadata.watch`: the writer may not go on when the stream is deleted or the term is over."""
         try:
-            async with self._store.watch_stream(self.value.ledger_id) as watch:
+            async with self._store.watch_stream(self._term.ledger_id) as watch:
                 async for stream in watch:
                     reason = self._adopt_stream(stream)
                     if reason is not None:
                         on_lost(reason)
         except OctavoError:
-            # As in the base class: the next change meets the same error.
+            # As of a ledger: the next change meets the same error.
             return
 
+    def stop_watching(self) -> None:
+        """As :meth:`OwnMetadata.stop_watching`."""
+        self._closing = True
+
     def mark_deleted(self) -> OctavoError | None:
+        """As :meth:`OwnMetadata.mark_deleted`."""
         return self._adopt_stream(None)
 
     def _adopt_stream(self, stream: Versioned[StreamMetadata] | None) -> OctavoError | None:
         if self._closing:
             return None
-        ledger_id, term = self.value.ledger_id, self._base.term
+        ledger_id, term = self._term.ledger_id, self._term.number
         if stream is not None and self._renewal is not None and stream.value.owner == self._renewal.owner:
             return None  # the answer to the renewal is still to come
         if stream is None:
@@ -117,12 +129,12 @@ class OwnTerm(OwnMetadata):
         self._stream = stream
         if stream.value.term == self._base.term:
             self._base = stream.value.last_fragment
-            self._ledger = Versioned(current_term(stream.value), stream.version)
+            self._term = stream.value.current_term
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
     async def change_ensemble(self, change: Commit, is_wanted: Callable[[], bool]) -> bool:
-        """As the base class (rule T9)."""
+        """As :meth:`OwnMetadata.change_ensemble` (rule T9)."""
         base = self._base
         self._base_in_doubt = fragment = replace(
             base,
@@ -145,7 +157,7 @@ class OwnTerm(OwnMetadata):
     async def refresh(self) -> None:
         """Read the metadata, and page out old fragments if that is due. Afterwards a change of the last fragment takes
         one write, and it is known that the store answers. Raises :class:`TermOverError`, and what the store raises."""
-        self._read(await self._store.read_stream(self.value.ledger_id))
+        self._read(await self._store.read_stream(self._term.ledger_id))
 
     def _read(self, stream: Versioned[StreamMetadata]) -> None:
         lost = self._adopt_stream(stream)
@@ -187,8 +199,7 @@ class OwnTerm(OwnMetadata):
         self._note(stream)
 
     async def close(self, last_add_confirmed: EntryId | None, length: int, debt: Debt) -> None:
-        """Put the stream at rest at this end (rule T8), and record what the last fragment owes (rule G4). Raises the
-        error that prevented it."""
+        """As :meth:`OwnMetadata.close`: puts the stream at rest (rule T8)."""
         assert last_add_confirmed is not None, "a term without entries ends below its first place"
         if self._renewal is not None:
             await self._settle_renewal()
@@ -216,7 +227,7 @@ class OwnTerm(OwnMetadata):
         in a page by now. None if the term ended elsewhere, or nothing says where."""
         pages, missed = StreamPages(self._store), 0
         while True:
-            stream = await self._store.read_stream(self.value.ledger_id)
+            stream = await self._store.read_stream(self._term.ledger_id)
             try:
                 return stream if await pages.end_of_term(stream.value, self._base.term) == last else None
             except PageMissingError as error:
@@ -226,7 +237,7 @@ class OwnTerm(OwnMetadata):
     async def _settle_renewal(self) -> None:
         """Find out whether a renewal whose answer was lost has been made. The term that stands afterwards is put at
         rest, so that it cannot be made any more."""
-        stored = await self._store.read_stream(self.value.ledger_id)
+        stored = await self._store.read_stream(self._term.ledger_id)
         if self._renewal is not None and stored.value.owner == self._renewal.owner:
             self._take_renewed(stored)
 
@@ -236,9 +247,9 @@ class OwnTerm(OwnMetadata):
     async def _changed(self, change: StreamChange) -> Versioned[StreamMetadata]:
         return await update_stream(
             self._store,
-            self.value.ledger_id,
+            self._term.ledger_id,
             change,
-            writer_token=self.value.writer_token,
+            writer_token=self.stored.owner,
             known=self._stream,
         )
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from octavo.client.read.terms import PieceMovedError
-from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.ledger.term import Term, TermState
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
-from octavo.metadata.stream.term_ledger import ledger_fragment
+from octavo.metadata.stream.terms import term_from
 from octavo.protocol.ids import EntryId
 
 type Form = tuple[int, int, int, int, int]
@@ -79,32 +79,12 @@ class Piece:
         """The same piece with an end."""
         return replace(self, last_entry_id=last_entry_id, length=length)
 
-    def ledger(self, stream: StreamMetadata) -> LedgerMetadata:
-        """The ledger that the piece is to bookies; ``stream``: the metadata from which it was made."""
-        first = self.fragments[0]
-        key = stream.keys[first.key]
-        state = LedgerState.CLOSED
+    def term_in(self, stream: StreamMetadata) -> Term:
+        """The piece as the term that its reader takes; ``stream``: the metadata from which it was made."""
+        state = TermState.ENDED
         if self.last_entry_id is None:
-            state = LedgerState.OPEN if stream.state is StreamState.OPEN else LedgerState.IN_RECOVERY
-        return LedgerMetadata(
-            ledger_id=stream.ledger_id,
-            state=state,
-            ensemble_size=len(first.bookies),
-            write_quorum=first.write_quorum,
-            ack_quorum=first.ack_quorum,
-            fragments=(
-                Fragment(EntryId(0), first.bookies),
-                *map(ledger_fragment, self.fragments),
-            ),
-            last_entry_id=self.last_entry_id,
-            length=self.length,
-            digest=key.digest,
-            created_at=stream.created_at,
-            verifier=key.verifier,
-            salt=key.salt,
-            private=stream.private,
-            term=first.term,
-        )
+            state = TermState.OPEN if stream.state is StreamState.OPEN else TermState.IN_RECOVERY
+        return term_from(stream, self.fragments, state, self.last_entry_id, self.length)
 
 
 def form_of(fragment: StreamFragment) -> Form:

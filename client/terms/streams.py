@@ -7,7 +7,7 @@ from datetime import datetime
 from octavo.client.arguments import Protection
 from octavo.client.choose.term_ensembles import Ensembles
 from octavo.client.recover.stream_taker import StreamTaker
-from octavo.client.terms.term import Term
+from octavo.client.terms.term import OpenedTerm
 from octavo.client.terms.term_writer import TermWriter
 from octavo.client.write.core import Core, CoreFront, WriterTools, created_at_ms
 from octavo.metadata.ledger.debts import FullCopies
@@ -169,7 +169,7 @@ class Streams:
         segment: NewTermSegment,
         *,
         from_itself: bool = False,
-    ) -> Term:
+    ) -> OpenedTerm:
         """Take over the stream of a log. ``from_itself``: as in :meth:`StreamTaker.take_over`; raises as that."""
         opened = await self._taker.take_over(
             stream,
@@ -181,7 +181,7 @@ class Streams:
             check=segment.check,
         )
         value = opened.value
-        term = Term(
+        term = OpenedTerm(
             opened,
             secrets,
             self._tools,
@@ -190,7 +190,7 @@ class Streams:
             full_copies=value.full_copies,
             on_term=segment.on_term,
         )
-        term.core.seal_not_before(max(value.last_fragment.opened_at_ms, created_at_ms(term.core.metadata)))
+        term.core.seal_not_before(max(value.last_fragment.opened_at_ms, created_at_ms(value)))
         self._on_core(term.core)
         return term
 

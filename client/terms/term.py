@@ -1,7 +1,7 @@
 """The term of a stream that its client has opened: how it is written, rolled, renewed, and put at rest.
 
 Entries go through the :class:`~octavo.client.write.core.Core` of the ledger that the term is to bookies
-(:mod:`octavo.metadata.stream.term_ledger`). Its front counts in positions, bookies in places: within a term the two
+(:mod:`octavo.metadata.ledger.term`). Its front counts in positions, bookies in places: within a term the two
 differ by a constant, which is added once for each frame. Closing it puts the stream at rest. A writer whose term is
 over fails, and writes nothing any more (rule T10).
 
@@ -50,7 +50,7 @@ _GOES_ON: Final = (WriterState.OPEN, WriterState.DRAINING, WriterState.UNCLOSED)
 """States in which what was added is still to be sent."""
 
 
-class Term:
+class OpenedTerm:
     """See the module. ``stream``: as just opened by this client. ``on_term`` is told of each term that a renewal
     opens."""
 
@@ -117,7 +117,7 @@ class Term:
     @property
     def stream(self) -> StreamMetadata:
         """The latest metadata of the stream that this writer has seen or written."""
-        return self._own_term.stream
+        return self._own_term.stored
 
     @property
     def root(self) -> Versioned[StreamMetadata]:

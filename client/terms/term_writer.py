@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from octavo.client.terms.term import Term
+from octavo.client.terms.term import OpenedTerm
 from octavo.client.write.core import Core, CoreFront, WriterTools
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.store.values import Versioned
@@ -13,9 +13,9 @@ from octavo.protocol.quorums import Quorums
 
 class TermWriter(LedgerWriter):
     """See the module. ``stream``: as just opened by this client. The properties and methods below are those
-    of its :class:`~octavo.client.terms.term.Term`."""
+    of its :class:`~octavo.client.terms.term.OpenedTerm`."""
 
-    _own: Term
+    _own: OpenedTerm
 
     def __init__(
         self,
@@ -28,44 +28,44 @@ class TermWriter(LedgerWriter):
         """``token`` gives a random token."""
 
         def make_core(front: CoreFront) -> Core:
-            self._own = Term(stream, secrets, tools, front, token=token, full_copies=None)
+            self._own = OpenedTerm(stream, secrets, tools, front, token=token, full_copies=None)
             return self._own.core
 
         super().__init__(tools, make_core)
 
     @property
     def term(self) -> int:
-        """As :attr:`Term.term`."""
+        """As :attr:`OpenedTerm.term`."""
         return self._own.term
 
     @property
     def stream(self) -> StreamMetadata:
-        """As :attr:`Term.stream`."""
+        """As :attr:`OpenedTerm.stream`."""
         return self._own.stream
 
     @property
     def root(self) -> Versioned[StreamMetadata]:
-        """As :attr:`Term.root`."""
+        """As :attr:`OpenedTerm.root`."""
         return self._own.root
 
     @property
     def last_position(self) -> int:
-        """As :attr:`Term.last_position`."""
+        """As :attr:`OpenedTerm.last_position`."""
         return self._own.last_position
 
     @property
     def is_refused_for_doubt(self) -> bool:
-        """As :attr:`Term.is_refused_for_doubt`."""
+        """As :attr:`OpenedTerm.is_refused_for_doubt`."""
         return self._own.is_refused_for_doubt
 
     async def roll(self) -> bool:
-        """As :meth:`Term.roll`."""
+        """As :meth:`OpenedTerm.roll`."""
         return await self._own.roll()
 
     async def renew(self) -> None:
-        """As :meth:`Term.renew`."""
+        """As :meth:`OpenedTerm.renew`."""
         await self._own.renew()
 
     async def change_quorums(self, quorums: Quorums) -> None:
-        """As :meth:`Term.change_quorums`."""
+        """As :meth:`OpenedTerm.change_quorums`."""
         await self._own.change_quorums(quorums)

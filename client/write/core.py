@@ -39,7 +39,8 @@ from octavo.client.write.policies import NO_COPIES, Copies, Deferred
 from octavo.client.write.replication import Replication
 from octavo.client.write.write_path import EMPTY_PIPELINE, EmptyPipeline, WritePath
 from octavo.client.write.writer_life import WriterLife, WriterState
-from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.stored import StoredLedger
+from octavo.metadata.ledger.term import Term
 from octavo.metadata.own_tasks import result_of
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.entries import LedgerSecrets, Sealer
@@ -153,7 +154,7 @@ class Core:
         """Pushed, and not sent because of :attr:`limit`."""
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = EMPTY_DEQUE
         """Last id that each caller of :meth:`wait_acknowledged` waits for."""
-        for bookie_id in own_metadata.value.last_fragment.bookies:
+        for bookie_id in own_metadata.term.bookies:
             # So that the first add finds the connections established.
             tools.pool.get(bookie_id).connect_soon()
 
@@ -166,12 +167,12 @@ class Core:
     @property
     def id(self) -> LedgerId:
         """The ledger's id."""
-        return self.own_metadata.value.ledger_id
+        return self.own_metadata.term.ledger_id
 
     @property
-    def metadata(self) -> LedgerMetadata:
-        """The latest metadata of the ledger that this core has seen or written."""
-        return self.own_metadata.value
+    def term(self) -> Term:
+        """The term that it writes, by the latest metadata that it has seen or written."""
+        return self.own_metadata.term
 
     @property
     def closed(self) -> bool:
@@ -278,10 +279,10 @@ class Core:
 
     def _set_up(self) -> WritePath:
         """Before the first entry: connect the replication, and watch the metadata."""
-        metadata, tools = self.own_metadata.value, self.tools
-        supervisor = Supervisor(f"octavo writer of ledger {metadata.ledger_id}", self._on_supervisor_failure)
+        term, tools = self.own_metadata.term, self.tools
+        supervisor = Supervisor(f"octavo writer of ledger {term.ledger_id}", self._on_supervisor_failure)
         replication = Replication(
-            metadata,
+            term,
             self.secrets.ledger_key,
             pool=tools.pool,
             placer=tools.placer,
@@ -294,7 +295,7 @@ class Core:
             length=self.pipeline.length,
             part=self._new_part(),
         )
-        sealer = Sealer(metadata.ledger_id, metadata.digest, self.secrets)
+        sealer = Sealer(term.ledger_id, term.key.digest, self.secrets)
         lac_sender = LacSender(
             replication.pipeline,
             self._options.explicit_lac_delay_seconds,
@@ -321,7 +322,7 @@ class Core:
             return
         path = self.path
         if path is None:
-            if departed.isdisjoint(self.own_metadata.value.last_fragment.bookies):
+            if departed.isdisjoint(self.own_metadata.term.bookies):
                 return
             path = self._set_up()
         path.replication.replace_departed(departed)
@@ -544,6 +545,6 @@ class Core:
             await path.supervisor.close()
 
 
-def created_at_ms(metadata: LedgerMetadata) -> int:
+def created_at_ms(metadata: StoredLedger) -> int:
     """When the ledger was created, by its creator's clock: a segment of a log has no entry that was sealed before."""
     return int(metadata.created_at.timestamp() * 1000)

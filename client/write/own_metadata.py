@@ -1,4 +1,4 @@
-"""A writer's view of its ledger's metadata: what it learns about them, and the changes it makes.
+"""A writer's view of the metadata of its ledger: what it learns about them, and the changes it makes.
 
 Only the writer changes the last fragment of an open ledger, or closes it. Other clients may repair older fragments,
 begin to recover the ledger, or delete it; the writer learns of that from the store's watch, or because a change of its
@@ -7,14 +7,17 @@ own is refused. A writer makes one change at a time (rule W5), which the caller 
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from octavo.client.write.ensemble_changes import Commit
 from octavo.client.write.front.adds import fenced
 from octavo.metadata.ledger.changes import ChangeEnsemble, CloseLedger, MetadataChange, who_fenced
 from octavo.metadata.ledger.debts import Debt
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.ledger.term import Term
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned
+from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.updates.update import update_ledger
 from octavo.protocol.errors import (
     MetadataConflictError,
@@ -25,8 +28,42 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import EntryId
 
 
-class OwnMetadata:
-    """See the module. ``ledger``: as just created."""
+class OwnMetadata(Protocol):
+    """The metadata of what a core writes: a ledger (:class:`OwnLedger`), or the current term of a stream
+    (:class:`octavo.client.terms.own_term.OwnTerm`)."""
+
+    @property
+    def term(self) -> Term:
+        """The term that is written, by the latest metadata seen or written."""
+
+    @property
+    def stored(self) -> EitherMetadata:
+        """These metadata."""
+
+    async def watch(self, on_lost: Callable[[OctavoError], None]) -> None:
+        """Watch the metadata. Call ``on_lost`` with the reason, possibly repeatedly, when this writer may not write any
+        more. Returns when the watch ends."""
+
+    def stop_watching(self) -> None:
+        """Ignore what the watch reports from now on: only the outcome of :meth:`close` counts."""
+
+    def mark_deleted(self) -> OctavoError | None:
+        """Note that this client has deleted the ledger. Returns the error with which the writer fails; None while the
+        writer is closing, because the close finds the ledger deleted."""
+
+    async def change_ensemble(self, change: Commit, is_wanted: Callable[[], bool]) -> bool:
+        """Write a new last fragment (rules W3, W5 and T9) and return True when the store has it. Tries again for as
+        long as the store does not answer, because nothing can be acknowledged until the outcome is known. Returns False
+        if ``is_wanted`` says meanwhile that the change is not wanted any more. Raises the error with which the store
+        refused the change."""
+
+    async def close(self, last_add_confirmed: EntryId | None, length: int, debt: Debt) -> None:
+        """Write the end (rules W9 and T8) and what the last fragment owes (rule G4). Raises the error that prevented
+        it."""
+
+
+class OwnLedger:
+    """:class:`OwnMetadata` of a ledger. ``ledger``: as just created."""
 
     def __init__(
         self,
@@ -36,6 +73,7 @@ class OwnMetadata:
         retry_seconds: float,
     ) -> None:
         self._ledger = ledger
+        self._term = ledger.value.current_term
         self._store = store
         self._retry_seconds = retry_seconds
         self._closing = False
@@ -43,17 +81,22 @@ class OwnMetadata:
         """The fragment of a change whose outcome is unknown: the store may or may not have made it."""
 
     @property
-    def value(self) -> LedgerMetadata:
+    def term(self) -> Term:
+        """All of the ledger."""
+        return self._term
+
+    @property
+    def stored(self) -> LedgerMetadata:
         """The latest metadata seen or written."""
         return self._ledger.value
 
     # --- changes by other clients -----------------------------------------------------------------------------------
 
     async def watch(self, on_lost: Callable[[OctavoError], None]) -> None:
-        """Watch the metadata. Call ``on_lost`` with the reason, possibly repeatedly, when the ledger is deleted or
-        another client recovers it. Returns when the watch ends."""
+        """As :meth:`OwnMetadata.watch`: the writer may not go on when the ledger is deleted or another client recovers
+        it."""
         try:
-            async with self._store.watch_ledger(self.value.ledger_id) as watch:
+            async with self._store.watch_ledger(self.stored.ledger_id) as watch:
                 async for ledger in watch:
                     reason = self._adopt(ledger)
                     if reason is not None:
@@ -64,12 +107,11 @@ class OwnMetadata:
             return
 
     def stop_watching(self) -> None:
-        """Ignore what the watch reports from now on: only the outcome of :meth:`close` counts."""
+        """As :meth:`OwnMetadata.stop_watching`."""
         self._closing = True
 
     def mark_deleted(self) -> OctavoError | None:
-        """Note that this client has deleted the ledger. Returns the error with which the writer fails; None while the
-        writer is closing, because the close finds the ledger deleted."""
+        """As :meth:`OwnMetadata.mark_deleted`."""
         return self._adopt(None)
 
     def _adopt(self, ledger: Versioned[LedgerMetadata] | None) -> OctavoError | None:
@@ -77,26 +119,23 @@ class OwnMetadata:
         if self._closing:
             return None
         if ledger is None:
-            return NoSuchLedgerError(f"ledger {self.value.ledger_id} has been deleted")
+            return NoSuchLedgerError(f"ledger {self.stored.ledger_id} has been deleted")
         if ledger.value.state is not LedgerState.OPEN:
-            self._ledger = ledger
+            self._note(ledger)
             action = "recovered and closed it" if ledger.value.is_closed else "is recovering it"
-            return fenced(self.value.ledger_id, f"according to its metadata {who_fenced(ledger.value)} {action}")
-        if ledger.value.last_fragment.holds_as(self.value.last_fragment):
+            return fenced(self.stored.ledger_id, f"according to its metadata {who_fenced(ledger.value)} {action}")
+        if ledger.value.last_fragment.holds_as(self.stored.last_fragment):
             # Older fragments may have been repaired. Only this writer changes the last fragment: if it differs, these
             # metadata are older than the latest change, or show a change whose answer is still to come.
-            self._ledger = ledger
+            self._note(ledger)
         return None
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
     async def change_ensemble(self, change: Commit, is_wanted: Callable[[], bool]) -> bool:
-        """Write a new last fragment (rules W3 and W5) and return True when the store has it. Tries again for as long as
-        the store does not answer, because nothing can be acknowledged until the outcome is known. Returns False if
-        ``is_wanted`` says meanwhile that the change is not wanted any more. Raises the error with which the store
-        refused the change."""
+        """As :meth:`OwnMetadata.change_ensemble` (rules W3 and W5)."""
         wanted = ChangeEnsemble(
-            self.value.last_fragment, change.first_entry_id, change.ensemble, change.length_before, change.debt
+            self.stored.last_fragment, change.first_entry_id, change.ensemble, change.length_before, change.debt
         )
         self._fragment_in_doubt = Fragment(change.first_entry_id, change.ensemble, change.length_before)
         while is_wanted():
@@ -110,10 +149,9 @@ class OwnMetadata:
         return False
 
     async def close(self, last_add_confirmed: EntryId | None, length: int, debt: Debt) -> None:
-        """Write the end of the ledger (rule W9) and what the last fragment owes (rule G4). Raises the error that
-        prevented it."""
+        """As :meth:`OwnMetadata.close` (rule W9)."""
         try:
-            await self._update(CloseLedger(self.value.last_fragment, last_add_confirmed, length, debt))
+            await self._update(CloseLedger(self.stored.last_fragment, last_add_confirmed, length, debt))
         except MetadataConflictError:
             # The store may have made a change of this writer whose answer was lost (rule M1).
             if self._fragment_in_doubt is None:
@@ -121,7 +159,12 @@ class OwnMetadata:
             await self._update(CloseLedger(self._fragment_in_doubt, last_add_confirmed, length, debt))
 
     async def _update(self, change: MetadataChange) -> None:
-        value = self.value
-        self._ledger = await update_ledger(
+        value = self.stored
+        changed = await update_ledger(
             self._store, value.ledger_id, change, writer_token=value.writer_token, known=self._ledger
         )
+        self._note(changed)
+
+    def _note(self, ledger: Versioned[LedgerMetadata]) -> None:
+        self._ledger = ledger
+        self._term = ledger.value.current_term

@@ -34,7 +34,7 @@ from octavo.client.write.front.adds import fenced, internal_error
 from octavo.client.write.part import Address, Part
 from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline, Send
 from octavo.client.write.spares import Spares
-from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.term import Term
 from octavo.metrics.clock import precise_seconds
 from octavo.protocol.errors import (
     BookieInDoubtError,
@@ -89,7 +89,7 @@ class Replication:
 
     def __init__(
         self,
-        metadata: LedgerMetadata,
+        term: Term,
         ledger_key: bytes,
         *,
         pool: ConnectionPool,
@@ -104,12 +104,12 @@ class Replication:
         flags: AddFlag = AddFlag.NONE,
         part: Part | None = None,
     ) -> None:
-        flags |= AddFlag.PRIVATE if metadata.private else AddFlag.NONE
+        flags |= AddFlag.PRIVATE if term.private else AddFlag.NONE
         flags |= AddFlag.NONE if part is None else part.flags
         self._part = part
-        self._ledger_id = metadata.ledger_id
-        self._term = metadata.term
-        self.address = Address(metadata.ledger_id, ledger_key, flags, metadata.term)
+        self._ledger_id = term.ledger_id
+        self._term = term.number
+        self.address = Address(term.ledger_id, ledger_key, flags, term.number)
         self.options = options
         self._on_acknowledged = on_acknowledged
         self.fail = on_failure
@@ -117,8 +117,8 @@ class Replication:
         self.pool = pool
         self._commit = commit
         self._start = start
-        ensemble = metadata.last_fragment.bookies
-        self._quorums = quorums = quorums_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        ensemble = term.bookies
+        self._quorums = quorums = term.quorums
         self._members = quorums.ensemble_size
         self._shared_body = not quorums.striped
         times = {
@@ -137,7 +137,7 @@ class Replication:
             self.changes = part.changes(quorums, ensemble, **times)
         self._change_timer: asyncio.TimerHandle | None = None
         self._change_settled: asyncio.Future[bool] | None = None
-        self._spares = Spares(pool, placer, quorums, needs_terms=bool(metadata.term))
+        self._spares = Spares(pool, placer, quorums, needs_terms=bool(term.number))
         self._grace_since: float | None = None
         """Push time of the oldest add for which the deadline was postponed; None: it never was."""
         self._grace_started_at = 0.0

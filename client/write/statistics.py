@@ -15,7 +15,7 @@ from octavo.client.write.core import Core
 from octavo.client.write.ensemble_changes import Phase
 from octavo.client.write.front.front import Front
 from octavo.client.write.writer_life import WriterState
-from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.term import Term
 
 _STATES: Final[dict[WriterState, LedgerWriterState]] = {
     WriterState.OPEN: "open",
@@ -42,16 +42,16 @@ def ledger_writer_statistics(core: Core, front: Front) -> LedgerWriterStatistics
 
 def replication_statistics(core: Core) -> ReplicationStatistics:
     """How far the bookies have what the core has sent."""
-    pipeline, path, metadata = core.pipeline, core.path, core.metadata
+    pipeline, path, term = core.pipeline, core.path, core.term
     lac, length = pipeline.last_add_confirmed, pipeline.length
     if path is None:
-        return _before_the_first_add(metadata, lac, length)
+        return _before_the_first_add(term, lac, length)
     sent, changes = path.replication.pipeline, path.replication.changes
     since, owed = sent.pending_since, sent.debt()
     slots = range(len(changes.ensemble))
     return ReplicationStatistics(
-        ledger_id=metadata.ledger_id,
-        term=metadata.term,
+        ledger_id=term.ledger_id,
+        term=term.number,
         ensemble=changes.ensemble,
         last_add_confirmed=lac,
         length=length,
@@ -68,11 +68,11 @@ def replication_statistics(core: Core) -> ReplicationStatistics:
     )
 
 
-def _before_the_first_add(metadata: LedgerMetadata, lac: int | None, length: int) -> ReplicationStatistics:
+def _before_the_first_add(term: Term, lac: int | None, length: int) -> ReplicationStatistics:
     return ReplicationStatistics(
-        ledger_id=metadata.ledger_id,
-        term=metadata.term,
-        ensemble=metadata.last_fragment.bookies,
+        ledger_id=term.ledger_id,
+        term=term.number,
+        ensemble=term.bookies,
         last_add_confirmed=lac,
         length=length,
         pending_entries=0,

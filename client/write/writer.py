@@ -21,6 +21,7 @@ from octavo.client.write.front.front import Front, FrontSide, short_way
 from octavo.client.write.statistics import ledger_writer_statistics
 from octavo.client.write.writer_life import WriterState
 from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.stream.any_metadata import as_ledger
 from octavo.protocol.errors import LedgerClosedError, OctavoError, WouldBlock
 from octavo.protocol.ids import EntryId, LedgerId
 
@@ -87,7 +88,7 @@ class LedgerWriter(Closable):
     @property
     def metadata(self) -> LedgerMetadata:
         """The latest metadata of the ledger that this writer has seen or written."""
-        return self._core.metadata
+        return as_ledger(self._core.own_metadata.stored)
 
     @property
     def last_add_confirmed(self) -> EntryId | None:

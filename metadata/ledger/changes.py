@@ -46,7 +46,8 @@ from typing import Protocol
 
 from octavo.metadata.ledger.debts import NO_DEBT, Debt
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
-from octavo.metadata.ledger.stored import StoredFragment, StoredLedger
+from octavo.metadata.ledger.stored import StoredLedger
+from octavo.metadata.ledger.term import StoredFragment
 from octavo.protocol.errors import LedgerFencedError, MetadataConflictError, OctavoError
 from octavo.protocol.ids import BookieId, EntryId
 

@@ -44,7 +44,8 @@ from octavo.metadata.encoding import (
 )
 from octavo.metadata.ledger.checks import notes_problem, quorum_problem
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_from, debt_in_range, stored_debt
-from octavo.metadata.ledger.stored import SettledRange, StoredFragment, StoredKind
+from octavo.metadata.ledger.stored import SettledRange, StoredKind
+from octavo.metadata.ledger.term import StoredFragment, Term, TermKey, TermState
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
@@ -65,6 +66,13 @@ class LedgerState(enum.Enum):
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
     CLOSED = "closed"
+
+
+_TERM_STATES = {
+    LedgerState.OPEN: TermState.OPEN,
+    LedgerState.IN_RECOVERY: TermState.IN_RECOVERY,
+    LedgerState.CLOSED: TermState.ENDED,
+}
 
 
 class SyncMode(enum.Enum):
@@ -135,7 +143,7 @@ class LedgerMetadata:
     """What is promised about all Qw copies of its entries (rule I9); None: nothing, and no debts are recorded. Never
     changes."""
     term: int = 0
-    """0 for a ledger with one writer. Of a part of a stream, read as a ledger: the term that wrote it, from 1 on."""
+    """0: it has one writer. Terms of streams are from 1 on."""
     writer_token: str = ""
     """Token of the handle that made the latest change, including creation (rule M1). By it a handle recognises its own
     write when the answer was lost."""
@@ -247,6 +255,22 @@ class LedgerMetadata:
     def kind(self) -> StoredKind:
         """A ledger."""
         return StoredKind.LEDGER
+
+    @property
+    def current_term(self) -> Term:
+        """Its only one: all of it, as its writer, a recovery and a reader know it."""
+        return Term(
+            ledger_id=self.ledger_id,
+            number=self.term,
+            state=_TERM_STATES[self.state],
+            quorums=self.quorums,
+            fragments=self.fragments,
+            last_entry_id=self.last_entry_id,
+            length=self.length,
+            key=TermKey(self.digest, self.verifier, self.salt),
+            private=self.private,
+            full_copies=self.full_copies,
+        )
 
     @property
     def next_term(self) -> None:

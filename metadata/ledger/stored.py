@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Protocol, Self
 
 from octavo.metadata.ledger.debts import Debt, FullCopies
+from octavo.metadata.ledger.term import StoredFragment, Term
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
@@ -60,19 +61,6 @@ class StoredKey(Protocol):
     def salt(self) -> bytes: ...
 
 
-class StoredFragment(Protocol):
-    """A run of entries on one ensemble."""
-
-    @property
-    def first_entry_id(self) -> EntryId: ...
-
-    @property
-    def bookies(self) -> tuple[BookieId, ...]: ...
-
-    @property
-    def debt(self) -> Debt | None: ...
-
-
 class StoredPage(Protocol):
     """A document that holds some of the older fragments."""
 
@@ -105,6 +93,10 @@ class StoredLedger(Protocol):
     @property
     def term(self) -> int:
         """The current term; 0 where there is only one."""
+
+    @property
+    def current_term(self) -> Term:
+        """The term as its writer, a recovery and a reader know it: the only one of a ledger, the latest of a stream."""
 
     @property
     def next_term(self) -> int | None:

@@ -28,7 +28,6 @@ make which transition is decided by :mod:`octavo.metadata.stream.changes`; :mod:
 the stored form. What a stream has in common with a ledger is :class:`octavo.metadata.ledger.stored.StoredLedger`.
 """
 
-import enum
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,28 +38,17 @@ from typing import Any, Self
 from octavo.metadata.encoding import NO_FIELDS
 from octavo.metadata.ledger.checks import WRITER_TOKEN_CHARACTERS_MAX, notes_problem
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_in_range
-from octavo.metadata.ledger.stored import SettledRange, StoredFragment, StoredKind
+from octavo.metadata.ledger.stored import SettledRange, StoredKind
+from octavo.metadata.ledger.term import StoredFragment, Term
 from octavo.metadata.stream.fragment import FIRST_TERM, Fragments, StreamFragment, StreamKey, followed, position_in
 from octavo.metadata.stream.page_reference import PageReference, Pages, check_after_page
+from octavo.metadata.stream.terms import TERM_STATES, StreamState, term_from
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.places import last_place, offset_of, place, term_of, term_of_lac
 from octavo.protocol.quorums import Quorums
 
 __all__ = ["FIRST_TERM", "StreamFragment", "StreamKey", "StreamMetadata", "StreamState", "position_in"]
-
-
-class StreamState(enum.Enum):
-    """The state of the current term, that is, of the highest one."""
-
-    OPEN = "open"
-    """Its writer adds to it."""
-    IN_RECOVERY = "in-recovery"
-    """A client takes the stream over, and finds the end of the term."""
-    AT_REST = "at-rest"
-    """It has an end, and there is no writer. Any client may open the next term."""
-    CLOSED = "closed"
-    """It has an end, and there will be no other term."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +115,13 @@ class StreamMetadata:
     def last_fragment(self) -> StreamFragment:
         """The fragment that the writer adds to, and whose bookies a takeover asks."""
         return self.fragments[-1]
+
+    @property
+    def current_term(self) -> Term:
+        """The latest one, as its writer, a takeover and a reader know it. All of its fragments have the quorums and the
+        key of the last one (rule T13)."""
+        fragments = tuple(fragment for fragment in self.fragments if fragment.term == self.term)
+        return term_from(self, fragments, TERM_STATES[self.state], self.last_entry_id, self.length)
 
     @property
     def next_term(self) -> int:

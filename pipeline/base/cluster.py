@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from octavo.client.read.reader import LedgerReader
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.pipeline.base.options import ClusterOptions
-from octavo.protocol.errors import InvalidArgumentError, NoSuchLedgerError, UnauthorizedError
+from octavo.protocol.errors import InvalidArgumentError, LedgerKindError, NoSuchLedgerError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 from octavo.security.secret_files import read_secret, without_newline
 
@@ -78,10 +78,16 @@ async def catch_up_with_metadata(client: Client) -> None:
 async def metadata_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGenerator[LedgerMetadata]:
     """The metadata of these ledgers, in order, read ahead concurrently. Deleted ledgers and streams are left out: a
     caller that walks all ledgers names the streams that it has not looked at (rule X1)."""
-    async with aclosing(either_of_each(client, ledger_ids)) as found:
+
+    async def read(ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await client._store.read_ledger(LedgerId(ledger_id))).value
+        except (NoSuchLedgerError, LedgerKindError):
+            return None
+
+    async with aclosing(_read_ahead(read, ledger_ids)) as found:
         async for metadata in found:
-            if isinstance(metadata, LedgerMetadata):
-                yield metadata
+            yield metadata
 
 
 async def either_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGenerator[EitherMetadata]:
@@ -93,7 +99,17 @@ async def either_of_each(client: Client, ledger_ids: Iterable[int]) -> AsyncGene
         except NoSuchLedgerError:
             return None
 
-    pending: list[asyncio.Task[EitherMetadata | None]] = []
+    ahead: AsyncGenerator[EitherMetadata] = _read_ahead(read, ledger_ids)
+    async with aclosing(ahead) as found:
+        async for metadata in found:
+            yield metadata
+
+
+async def _read_ahead[M](
+    read: Callable[[int], Coroutine[Any, Any, M | None]], ledger_ids: Iterable[int]
+) -> AsyncGenerator[M]:
+    """Yield the results of ``read`` for each id, in order and without None."""
+    pending: list[asyncio.Task[M | None]] = []
     try:
         for ledger_id in ledger_ids:
             pending.append(asyncio.ensure_future(read(ledger_id)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from octavo.protocol.ids import EntryId
 
 if TYPE_CHECKING:
-    from octavo.metadata.ledger.model import LedgerMetadata
+    from octavo.metadata.ledger.term import Term
 
 ENTRY_OVERHEAD_BYTES = 64
 """Cost of an entry in addition to its payload, so that empty entries count as work, too."""
@@ -58,22 +58,22 @@ class Piece:
         ]
 
 
-def pieces_of(metadata: "LedgerMetadata", first: int, last: int, length: int, *, base: int = 0) -> list[Piece]:
-    """Entries ``first..last`` of a ledger by fragment; none if last < first. ``length``: payload bytes of the readable
-    part of the ledger, which the metadata of an open ledger does not contain. ``base``: see :class:`EntryRange`."""
+def pieces_of(term: "Term", first: int, last: int, length: int, *, base: int = 0) -> list[Piece]:
+    """Entries ``first..last`` of a term by fragment; none if last < first. ``length``: payload bytes of the readable
+    part, which the metadata of an open ledger does not contain. ``base``: see :class:`EntryRange`."""
     pieces = []
-    for fragment, following in zip(metadata.fragments, (*metadata.fragments[1:], None), strict=True):
+    for fragment, following in zip(term.fragments, (*term.fragments[1:], None), strict=True):
         if following is not None:
             end, length_after = following.first_entry_id - 1, following.length_before
         else:
             end, length_after = last, max(length, fragment.length_before)
-            if metadata.is_closed and metadata.last_entry_id is not None:
-                end = metadata.last_entry_id
+            if term.has_end and term.last_entry_id is not None:
+                end = term.last_entry_id
         low, high = max(first, fragment.first_entry_id), min(last, end)
         if low <= high:
             entries = end - fragment.first_entry_id + 1
             mean = (length_after - fragment.length_before) / entries
-            pieces.append(Piece(EntryRange(metadata.ledger_id, EntryId(low), EntryId(high), base), mean))
+            pieces.append(Piece(EntryRange(term.ledger_id, EntryId(low), EntryId(high), base), mean))
     return pieces
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from octavo.client.client import Client
 from octavo.client.terms.pieces import settled_pieces
 from octavo.metadata.ledger.model import LedgerMetadata
+from octavo.metadata.ledger.term import Term
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.stream.pages import PageMissingError
@@ -86,26 +87,26 @@ async def _add(client: Client, covered: Coverage, metadata: EitherMetadata) -> N
     elif not metadata.is_closed:
         covered.not_covered.append(NotCovered(metadata.ledger_id, 0, Why.OPEN_LEDGER))
     elif metadata.last_entry_id is not None:
-        covered.pieces += pieces_of(metadata, 0, metadata.last_entry_id, metadata.length)
+        covered.pieces += pieces_of(metadata.current_term, 0, metadata.last_entry_id, metadata.length)
 
 
 async def _of_stream(client: Client, stream: StreamMetadata) -> AsyncGenerator[Piece]:
     try:
         async for part in walk_stream(client._store, stream):
             for settled in settled_pieces(part):
-                ledger = settled.ledger(part)
-                assert ledger.last_entry_id is not None, "it is settled"
+                term = settled.term_in(part)
+                assert term.last_entry_id is not None, "it is settled"
                 first = max(settled.fragments[0].first_entry_id, part.start_place)
-                for piece in pieces_of(ledger, first, ledger.last_entry_id, ledger.length, base=settled.base):
+                for piece in pieces_of(term, first, term.last_entry_id, term.length, base=settled.base):
                     yield piece
     except NoSuchLedgerError:
         return  # deleted meanwhile: nothing is missing
 
 
 class Kept(NamedTuple):
-    """A ledger, or a settled piece of a stream as a ledger, and the first entry id that is kept of it."""
+    """A ledger, or a settled piece of a stream, and the first entry id that is kept of it."""
 
-    ledger: LedgerMetadata
+    term: Term
     first_kept: int
 
 
@@ -116,7 +117,7 @@ async def kept_of(client: Client, ledger_id: int, entry_id: int) -> Kept | None:
     for _ in range(_ATTEMPTS_MAX):
         metadata = (await client._store.read_either(LedgerId(ledger_id))).value
         if isinstance(metadata, LedgerMetadata):
-            return Kept(metadata, 0)
+            return Kept(metadata.current_term, 0)
         if entry_id < metadata.start_place:
             return None
         page = metadata.page_of(entry_id)
@@ -127,6 +128,6 @@ async def kept_of(client: Client, ledger_id: int, entry_id: int) -> Kept | None:
         for settled in settled_pieces(part):
             last = settled.last_entry_id
             if last is not None and settled.fragments[0].first_entry_id <= entry_id <= last:
-                return Kept(settled.ledger(part), metadata.start_place)
+                return Kept(settled.term_in(part), metadata.start_place)
         return None
     raise PageMissingError(f"stream {ledger_id}: its pages were replaced {_ATTEMPTS_MAX} times while it was read")

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby
 
 from octavo.client.client import Client
-from octavo.metadata.ledger.model import Fragment, LedgerMetadata
+from octavo.metadata.ledger.term import StoredFragment, Term
 from octavo.pipeline.base.bridge import LoopThread
 from octavo.pipeline.base.cluster import connected, read_password
 from octavo.pipeline.base.options import ClusterOptions
@@ -22,7 +22,7 @@ from octavo.pipeline.jobs.coverage import kept_of
 from octavo.pipeline.jobs.replicas import Finding, Problem, Replica, Verify, compare_replicas, ids_held
 from octavo.protocol.entries import Digest, Opener, derive_secrets, verifier_matches, verify_batch
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
-from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.quorums import Quorums
 
@@ -89,21 +89,22 @@ async def _verify_wanted(replicas: "_ReplicaReader", wanted: EntryRange, passwor
     if kept is None:  # it was truncated meanwhile: nothing of it is missing
         return []
     rest = replace(wanted, first=max(wanted.first, kept.first_kept))
-    return await _verify_range(replicas, kept.ledger, rest, password)
+    return await _verify_range(replicas, kept.term, rest, password)
 
 
 async def _verify_range(
-    replicas: "_ReplicaReader", metadata: LedgerMetadata, wanted: EntryRange, password: bytes
+    replicas: "_ReplicaReader", term: Term, wanted: EntryRange, password: bytes
 ) -> Sequence[ReplicaReport]:
     """Raises :class:`NoSuchLedgerError` when the ledger was deleted meanwhile: then nothing is missing; nor is anything
     of what was truncated meanwhile."""
-    fragment = metadata.fragment_of(EntryId(wanted.first))
-    quorums = Quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-    verify, macs_checked = _verifier(metadata, password)
+    fragment = term.fragment_of(wanted.first)
+    assert fragment is not None, "the term holds what was planned"
+    quorums = term.quorums
+    verify, macs_checked = _verifier(term, password)
     reports = [
         ReplicaReport(
-            metadata.ledger_id,
-            metadata.term > 0,
+            term.ledger_id,
+            term.number > 0,
             fragment.first_entry_id + wanted.base,
             bookie_id,
             macs_checked=macs_checked,
@@ -112,7 +113,7 @@ async def _verify_range(
     ]
     findings: list[Finding] = []
     pending: deque[asyncio.Task[dict[int, Replica]]] = deque()
-    chunks = deque(_chunks(metadata, wanted))
+    chunks = deque(_chunks(term, wanted))
     bounds: deque[EntryRange] = deque()
     try:
         while chunks or pending:
@@ -120,7 +121,7 @@ async def _verify_range(
                 bounds.append(chunks.popleft())
                 pending.append(
                     asyncio.ensure_future(
-                        replicas.read(quorums, fragment, bounds[-1], password if metadata.private else b"")
+                        replicas.read(quorums, fragment, bounds[-1], password if term.private else b"")
                     )
                 )
             chunk, found = bounds.popleft(), await pending.popleft()
@@ -133,7 +134,7 @@ async def _verify_range(
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
     if findings:
-        kept = await kept_of(replicas.client, metadata.ledger_id, wanted.last)
+        kept = await kept_of(replicas.client, term.ledger_id, wanted.last)
         first_kept = wanted.last + 1 if kept is None else kept.first_kept
         findings = [finding for finding in findings if finding.entry_id >= first_kept]
     for position, report in enumerate(reports):
@@ -145,22 +146,22 @@ async def _verify_range(
     return reports
 
 
-def _chunks(metadata: LedgerMetadata, wanted: EntryRange) -> Iterator[EntryRange]:
-    (piece,) = pieces_of(metadata, wanted.first, wanted.last, metadata.length)
+def _chunks(term: Term, wanted: EntryRange) -> Iterator[EntryRange]:
+    (piece,) = pieces_of(term, wanted.first, wanted.last, term.length)
     entry_bytes = piece.entry_bytes
     size = max(1, min(ENTRIES_PER_FRAME_MAX, int(FRAME_PAYLOAD_BYTES_TARGET / (entry_bytes + 64))))
     for first in range(wanted.first, wanted.last + 1, size):
         yield EntryRange(wanted.ledger_id, first, min(first + size - 1, wanted.last))
 
 
-def _verifier(metadata: LedgerMetadata, password: bytes) -> tuple[Verify, bool]:
+def _verifier(term: Term, password: bytes) -> tuple[Verify, bool]:
     """How entries of the ledger are verified: by their MACs, where the password is right, else by their checksums."""
-    if metadata.digest is Digest.HMAC_SHA256:
-        secrets = derive_secrets(password, metadata.ledger_id)
-        if verifier_matches(metadata.verifier, secrets, metadata.digest, metadata.salt):
-            opener = Opener(metadata.ledger_id, metadata.digest, secrets)
+    if term.key.digest is Digest.HMAC_SHA256:
+        secrets = derive_secrets(password, term.ledger_id)
+        if verifier_matches(term.key.verifier, secrets, term.key.digest, term.key.salt):
+            opener = Opener(term.ledger_id, term.key.digest, secrets)
             return lambda batch: [entry.entry_id for entry in opener.open_batch(batch)], True
-    ledger_id = LedgerId(metadata.ledger_id)
+    ledger_id = LedgerId(term.ledger_id)
     return lambda batch: verify_batch(ledger_id, batch).entry_ids, False
 
 
@@ -180,7 +181,7 @@ class _ReplicaReader:
         self._unreachable: set[str] = set()
 
     async def read(
-        self, quorums: Quorums, fragment: Fragment, chunk: EntryRange, password: bytes
+        self, quorums: Quorums, fragment: StoredFragment, chunk: EntryRange, password: bytes
     ) -> dict[int, Replica]:
         """The replica of each bookie of the fragment, by position. ``password``: that of a private ledger."""
         replicas = await asyncio.gather(

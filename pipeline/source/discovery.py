@@ -97,7 +97,7 @@ def _pieces(extent: Extent, options: SourceOptions, bounds: IdBounds) -> list[Pi
     return [
         piece
         for low, high in bounds.entries.runs
-        for piece in pieces_of(extent.metadata, max(first, low), min(last, high), extent.length)
+        for piece in pieces_of(extent.metadata.current_term, max(first, low), min(last, high), extent.length)
     ]
 
 

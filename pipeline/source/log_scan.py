@@ -106,7 +106,7 @@ async def log_pieces(
             )
         for low, high in passing.entries.runs:
             begin, end = max(place.first - place.base, low), min(place.last - place.base, high)
-            pieces += pieces_of(extent.metadata, begin, end, extent.length, base=place.base)
+            pieces += pieces_of(extent.metadata.current_term, begin, end, extent.length, base=place.base)
     return LogPieces(pieces)
 
 
@@ -122,6 +122,6 @@ async def _stream_pieces(log: Log, first: int, last: int, passing: IdBounds) -> 
             stop = min(extent.last, last)
             for low, high in passing.entries.runs if extent.ledger_id in passing.ledgers else ():
                 begin, end = max(position - extent.base, low), min(stop - extent.base, high)
-                pieces += pieces_of(reader.metadata, begin, end, reader.length, base=extent.base)
+                pieces += pieces_of(reader.current_term, begin, end, reader.length, base=extent.base)
         position = stop + 1
     return pieces

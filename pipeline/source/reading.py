@@ -35,7 +35,6 @@ from octavo.protocol.errors import (
     QuorumLostError,
     TruncatedError,
 )
-from octavo.protocol.ids import EntryId
 from pyspark.sql.datasource import InputPartition
 
 RECORD_BATCH_BYTES = 4 * 1024 * 1024
@@ -215,7 +214,8 @@ async def _record_batches(
     """The last entry id of each record batch, and the batch. Entries read before an error precede the error."""
 
     def fragment_of(entry_id: int) -> int:
-        return reader.metadata.fragment_of(EntryId(entry_id)).first_entry_id
+        fragment = reader.current_term.fragment_of(entry_id)
+        return 0 if fragment is None else fragment.first_entry_id
 
     gathered: list[EntryBatch] = []
     rows = payload_bytes = 0

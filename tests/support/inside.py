@@ -9,7 +9,7 @@ from octavo.client.log.seam.lead import LogLead
 from octavo.client.log.seam.view import LogView
 from octavo.client.log.writer.leader import Leader
 from octavo.client.log.writer.lock import LogLock
-from octavo.client.terms.term import Term
+from octavo.client.terms.term import OpenedTerm
 from octavo.client.terms.term_writer import TermWriter
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.core import Core
@@ -32,7 +32,7 @@ def front_of(writer: LedgerWriter | octavo.LogWriter) -> Front:
     return writer._front
 
 
-def own_term_of(writer: TermWriter) -> Term:
+def own_term_of(writer: TermWriter) -> OpenedTerm:
     """The term that the writer writes."""
     return writer._own
 

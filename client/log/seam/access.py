@@ -9,13 +9,12 @@ from octavo.client.log.documents.chain import SegmentEnd
 from octavo.client.log.seam.pacing import TakeoverPacing
 from octavo.client.options import ClientOptions
 from octavo.client.read.reader import LedgerReader
-from octavo.client.read.source import LedgerSource
+from octavo.client.read.source import TermSource
 from octavo.client.terms.streams import Streams
 from octavo.client.write.core import Core, CoreFront, created_at_ms
 from octavo.metadata.clocks.boot_time import BootClock
-from octavo.metadata.ledger.model import LOG_KEY, LedgerMetadata
+from octavo.metadata.ledger.model import LOG_KEY
 from octavo.metadata.store.store import MetadataStore
-from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
@@ -53,8 +52,8 @@ class LedgerAccess:
     """Create the ledger; raises as ``Client.create_ledger``."""
     open: Callable[[LedgerId, bytes, bool], Awaitable[LedgerReader]]
     """A reader, by ledger id, password, and whether to recover the ledger first; raises as ``Client.open_ledger``."""
-    read: Callable[[Versioned[LedgerMetadata], LedgerSecrets, LedgerSource], Awaitable[LedgerReader]]
-    """A reader of a part of a stream, given as the ledger that it is to bookies; raises as ``Client.open_ledger``."""
+    read: Callable[[TermSource, LedgerSecrets], Awaitable[LedgerReader]]
+    """A reader of a piece of a stream; raises as ``Client.open_ledger``."""
     streams: Streams
     boot_clock: BootClock
     """How long this host has been running."""

@@ -29,7 +29,7 @@ from octavo.client.log.writer.holding import CheckHeld, held_by, needs_no_lock
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.writer import LogWriter
 from octavo.client.terms.streams import NewTermSegment, checked_secrets
-from octavo.client.terms.term import Term
+from octavo.client.terms.term import OpenedTerm
 from octavo.client.write.core import DRAIN_SHARE
 from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.model import StreamMetadata, StreamState
@@ -57,7 +57,7 @@ _LEADER_CHARACTERS: Final = 16
 class StreamSegment(ActiveSegment):
     """A term of the stream, or several that follow by renewal."""
 
-    term: Term
+    term: OpenedTerm
     """Set once it is opened."""
 
 
@@ -217,7 +217,7 @@ class StreamLead:
         with contextlib.suppress(OctavoError):  # the change has been made
             await self._tidy_tail(term)
 
-    async def _tidy_tail(self, term: Term) -> None:
+    async def _tidy_tail(self, term: OpenedTerm) -> None:
         """A fragment has been begun."""
         self.upkeep.rolled()
         self._set_limit(self.active)

@@ -2,9 +2,8 @@
 
 Two things in the metadata store tell that: the document under the log's name, and the metadata of the stream, its
 *root*. Of each this view keeps the newest version that any part of it has met. A position is looked for in the root,
-and read from a *piece* of the stream (:mod:`octavo.client.terms.pieces`). The last piece grows while a leader writes;
-one reader follows it for all who read there, and asks bookies how far it can be read. All other pieces are settled:
-their readers ask bookies for entries only.
+and read from a *piece* of the stream (:mod:`octavo.client.terms.pieces`), by readers that
+:mod:`octavo.client.log.stream.readers` gives.
 
 A piece can stop being what it was when it was found: its term is over, its fragments have moved into a page, were
 truncated, or replaced. Then its reader says so (:class:`~octavo.client.read.terms.PieceMovedError`), and the position
@@ -12,12 +11,9 @@ is looked for anew: it means the same for ever (rule V2).
 """
 
 import asyncio
-import contextlib
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Final
 
 from octavo.client.log.documents.chain import LogState
@@ -25,78 +21,29 @@ from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import read_stream_log
 from octavo.client.log.documents.stream import StreamLogDocument, decode_any_log, log_term, stream_term
 from octavo.client.log.seam.access import LedgerAccess
-from octavo.client.log.seam.use import Use
 from octavo.client.log.seam.view import Place, end_of_new
+from octavo.client.log.stream.readers import PieceReaders, StreamPlace, ViewCalls
 from octavo.client.read.reader import LedgerReader
 from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
-from octavo.client.terms.piece_source import GrowingSource, SettledSource
-from octavo.client.terms.pieces import Form, Piece, piece_at
+from octavo.client.terms.pieces import piece_at
 from octavo.metadata.own_tasks import failure_of
 from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.metadata.stream.pages import PageMissingError
 from octavo.metadata.updates.paging import StreamPages
-from octavo.protocol.entries import LedgerSecrets, derive_secrets, verifier_matches
 from octavo.protocol.errors import (
     ClientClosedError,
     InternalError,
     LogDamagedError,
-    MetadataUnavailableError,
     NoSuchLedgerError,
     NoSuchLogError,
     OctavoError,
-    QuorumLostError,
     TruncatedError,
-    UnauthorizedError,
 )
-from octavo.protocol.ids import EntryId, LedgerId
 
 _STEPS_MAX: Final = 1000
 """Steps in which the end is looked for. Each goes on in a later piece or in newer metadata."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPlace:
-    """Where a position is, or will be: :class:`~octavo.client.log.seam.view.Place` in a stream."""
-
-    ledger_id: LedgerId
-    piece: Piece
-    root: Versioned[StreamMetadata]
-    """In which it was found."""
-
-    @property
-    def base(self) -> int:
-        """The number that is added to a place to get its position."""
-        return self.piece.base
-
-    @property
-    def stop(self) -> int | None:
-        """The position after the piece's last one; None while it grows."""
-        return self.piece.stop_position
-
-    @property
-    def term(self) -> int:
-        """Of the leader that added the entries."""
-        return log_term(self.piece.leader_term)
-
-    @property
-    def made_at_ms(self) -> int:
-        """When the stream was created."""
-        return int(self.root.value.created_at.timestamp() * 1000)
-
-
-@dataclass(slots=True)
-class _Growing:
-    """The reader of the last piece."""
-
-    form: Form
-    reader: LedgerReader
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it does not grow any more."""
-        return self.reader.closed or self.reader.ledger_closed
 
 
 class StreamView:
@@ -117,26 +64,21 @@ class StreamView:
     ) -> None:
         self._access = access
         self._store = access.store
+        self._password = password
         self._reach = reach
         self.document = document
         """What stands under the log's name, as this handle knows it."""
         self.root = root
         """The metadata of the stream, likewise."""
         self._pages = StreamPages(access.store)
-        self._password = password
-        self._secrets = derive_secrets(password, document.ledger_id)
-        self._keys_checked: set[int] = set()
         self.end = 0
         self.closed = False
         self.layout = "stream"
         self.changes = 0
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._growing: _Growing | None = None
-        self._confirmed: tuple[int, int] = (0, -1)
-        """The latest term of which a LAC was heard, and the highest of it (rule V1)."""
-        self._in_use: Counter[LedgerReader] = Counter()
-        self._opening = asyncio.Lock()
+        calls = ViewCalls(self.check_open, self._part_at, self.take_root, self.saw_end, reach)
+        self._readers = PieceReaders(access, document.name, document.ledger_id, password, calls)
         self._watching: list[asyncio.Task[None]] = []
         self._watch_failure: OctavoError | None = None
         self._note_ends()
@@ -285,10 +227,7 @@ class StreamView:
             task.cancel()
         if self._watching:
             await asyncio.wait(self._watching)
-        growing = [] if self._growing is None else [self._growing.reader]
-        for reader in {*growing, *self._in_use}:
-            await reader.close()
-        self._growing = None
+        await self._readers.close()
 
     def check_loop(self) -> None:
         """Raise :class:`InvalidArgumentError` in another event loop."""
@@ -383,7 +322,7 @@ class StreamView:
                 async with self.reading(place) as reader:
                     if not reader.ledger_closed:
                         await reader.refresh_last_add_confirmed()
-                    self._learn_confirmed(place, reader)
+                    self._readers.learn_confirmed(place, reader)
                     if not reader.ledger_closed:
                         return
             except NoSuchLedgerError as error:
@@ -400,98 +339,18 @@ class StreamView:
         await self.read_metadata()
         root = self.root
         anew = StreamView(self._access, self.document, root, self._password, reach=self._reach)
-        anew._confirmed = self._confirmed
+        anew._readers.know_as(self._readers)
         end = await end_of_new(anew, enough)
         self.saw_end(end)
         return end, root.value
 
-    def _learn_confirmed(self, place: StreamPlace, reader: LedgerReader) -> None:
-        last = reader.last_add_confirmed
-        if last is not None:
-            self._confirmed = max(self._confirmed, (place.piece.term, last))
-            self.saw_end(last + place.base + 1)
-
-    # --- readers ------------------------------------------------------------------------------------------------------
-
     def reading(self, place: Place) -> AbstractAsyncContextManager[LedgerReader]:
         """A reader of the piece. Readers of the last piece are one."""
         assert isinstance(place, StreamPlace), "it was located by this view"
-        return Use(partial(self._take, place), partial(self._give_back, place))
-
-    async def _take(self, place: StreamPlace) -> LedgerReader:
-        reader = await (self._settled_reader(place) if place.stop is not None else self._growing_reader(place))
-        self._in_use[reader] += 1
-        return reader
-
-    async def _give_back(self, place: StreamPlace, reader: LedgerReader, _error: BaseException | None) -> None:
-        if place.stop is None and not reader.closed:
-            self._learn_confirmed(place, reader)
-        self._in_use[reader] -= 1
-        if not self._in_use[reader]:
-            del self._in_use[reader]
-            if self._growing is None or self._growing.reader is not reader:
-                await reader.close()
-
-    async def _settled_reader(self, place: StreamPlace) -> LedgerReader:
-        source = SettledSource(self._store, place.piece, place.root, self._part_at, self.take_root)
-        self.check_open()
-        return await self._access.read(source.ledger, self._secrets_of(place), source)
-
-    async def _growing_reader(self, place: StreamPlace) -> LedgerReader:
-        async with self._opening:
-            growing = self._growing
-            if growing is None or growing.form != place.piece.form or growing.is_over:
-                await self._drop_growing()
-                self.check_open()
-                source = GrowingSource(self._store, place.piece, place.root, self.take_root)
-                try:
-                    reader = await self._access.read(source.ledger, self._secrets_of(place), source)
-                except QuorumLostError as error:
-                    with contextlib.suppress(MetadataUnavailableError):
-                        await self._check_current(place, error)
-                    raise
-                growing = self._growing = _Growing(place.piece.form, reader)
-        self._tell_confirmed(place.piece, growing.reader)
-        return growing.reader
-
-    async def _check_current(self, place: StreamPlace, error: OctavoError) -> None:
-        """Bookies that were asked by a root of long ago tell nothing. Raises :class:`PieceMovedError` if it has changed
-        since, so that those of now are asked (rule T14)."""
-        root = await self._store.read_stream(place.ledger_id)
-        if root.version != place.root.version:
-            self.take_root(root)
-            raise PieceMovedError(error.message) from error
-
-    def _tell_confirmed(self, piece: Piece, reader: LedgerReader) -> None:
-        """Tell a reader what this handle has heard of its term before, and what its own writer knows."""
-        term, last = self._confirmed
-        if term == piece.term:
-            reader._learn_confirmed(last)
-        reach = self._reach()
-        if reach is not None and reach[0] == piece.term:
-            reader._learn_confirmed(EntryId(reach[1] - 1 - piece.base))
-
-    async def _drop_growing(self) -> None:
-        growing, self._growing = self._growing, None
-        if growing is not None and not self._in_use[growing.reader]:
-            await growing.reader.close()
-
-    def _secrets_of(self, place: StreamPlace) -> LedgerSecrets:
-        """Raises :class:`UnauthorizedError` where a part of the stream was written with another password."""
-        key_number = place.piece.key
-        if key_number not in self._keys_checked:
-            key = place.root.value.keys[key_number]
-            if not verifier_matches(key.verifier, self._secrets, key.digest, key.salt):
-                raise UnauthorizedError(
-                    f"log {self.name}: what lies from position {place.piece.first_position} on was written with "
-                    "another password"
-                )
-            self._keys_checked.add(key_number)
-        return self._secrets
+        return self._readers.reading(place)
 
     async def explain_missing(self, position: int, error: NoSuchLedgerError) -> None:
         """A piece is gone, or not what it was. Return if reading can go on, or will be refused. Raises
         :class:`NoSuchLogError`, :class:`LogDamagedError`."""
-        async with self._opening:
-            await self._drop_growing()
+        await self._readers.forget_growing()
         await self.read_metadata()

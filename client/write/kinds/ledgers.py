@@ -6,7 +6,7 @@ from octavo.client.options import ClientOptions
 from octavo.client.write.copies.policy import RecordedCopies, RequiredCopies
 from octavo.client.write.core import Core, CoreFront, WriterTools
 from octavo.client.write.deferred.policy import DeferredSync
-from octavo.client.write.own_metadata import OwnMetadata
+from octavo.client.write.own_metadata import OwnLedger
 from octavo.client.write.policies import NO_COPIES, Copies
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.ledger.debts import FullCopies
@@ -32,7 +32,7 @@ def ledger_core(
 ) -> Core:
     """The core of the writer of a ledger. ``ledger``: as just created, empty and OPEN."""
     metadata = ledger.value
-    own = OwnMetadata(ledger, store=tools.store, retry_seconds=tools.options.resend_delay_seconds)
+    own = OwnLedger(ledger, store=tools.store, retry_seconds=tools.options.resend_delay_seconds)
     return Core(
         own,
         secrets,

@@ -25,16 +25,16 @@ def facts_of(view: LedgerView) -> tuple[Any, ...]:
 
 
 def test_new_open_ledger_has_nothing_to_read() -> None:
-    assert facts_of(LedgerView(open_ledger(), 1)) == (False, None, 0, True)
+    assert facts_of(LedgerView(open_ledger().current_term, 1)) == (False, None, 0, True)
 
 
 def test_last_fragment_vouches_for_what_lies_before_it() -> None:
     metadata = open_ledger(7, fragment(0, "abc"), fragment(5, "abd", 50))
-    assert facts_of(LedgerView(metadata, 1)) == (False, 4, 50, True)
+    assert facts_of(LedgerView(metadata.current_term, 1)) == (False, 4, 50, True)
 
 
 def test_entries_and_explicit_lacs_move_the_lac_and_the_length_follows() -> None:
-    view = LedgerView(open_ledger(), 1)
+    view = LedgerView(open_ledger().current_term, 1)
     assert not view.on_entries([])
     assert not view.on_entries([entry(0, -1), entry(1, -1)])
     assert view.on_entries([entry(2, 0)])
@@ -49,16 +49,16 @@ def test_entries_and_explicit_lacs_move_the_lac_and_the_length_follows() -> None
 
 
 def test_entry_at_the_lac_tells_its_length_also_from_the_middle_of_a_batch() -> None:
-    view = LedgerView(open_ledger(), 1)
+    view = LedgerView(open_ledger().current_term, 1)
     view.on_entries([entry(3, 2), entry(4, 2), entry(5, 4), entry(6, 4)])
     assert facts_of(view) == (False, 4, 50, True)
 
 
 def test_metadata_of_a_closed_ledger_outrank_every_bookie() -> None:
     """Rule R4."""
-    view = LedgerView(open_ledger(), 1)
+    view = LedgerView(open_ledger().current_term, 1)
     view.on_last_add_confirmed(EntryId(3), 40)
-    assert view.on_metadata(open_ledger().closed(EntryId(5), 60), 2)
+    assert view.on_metadata(open_ledger().closed(EntryId(5), 60).current_term, 2)
     assert facts_of(view) == (True, 5, 60, True)
     assert not view.on_last_add_confirmed(EntryId(9), 100)
     assert not view.on_entries([entry(9, 8)])
@@ -66,9 +66,9 @@ def test_metadata_of_a_closed_ledger_outrank_every_bookie() -> None:
 
 
 def test_older_metadata_change_nothing() -> None:
-    view = LedgerView(open_ledger().closed(EntryId(5), 60), 4)
-    assert not view.on_metadata(open_ledger(), 3)
-    assert not view.on_metadata(replace(open_ledger(), writer_token="x"), 4)
+    view = LedgerView(open_ledger().closed(EntryId(5), 60).current_term, 4)
+    assert not view.on_metadata(open_ledger().current_term, 3)
+    assert not view.on_metadata(replace(open_ledger().current_term, private=True), 4)
     assert facts_of(view) == (True, 5, 60, True)
 
 
@@ -87,7 +87,7 @@ facts = st.lists(
 def test_lac_is_the_highest_ever_vouched_for_and_the_length_never_exceeds_it(
     script: list[tuple[str, int, Any]],
 ) -> None:
-    view = LedgerView(open_ledger(), 1)
+    view = LedgerView(open_ledger().current_term, 1)
     highest, version = -1, 1
     for kind, number, detail in script:
         if kind == "entry":
@@ -99,7 +99,7 @@ def test_lac_is_the_highest_ever_vouched_for_and_the_length_never_exceeds_it(
         else:
             version += 1
             metadata = open_ledger(7, fragment(0, "abc"), fragment(number, "abd", number * SIZE))
-            view.on_metadata(metadata, version)
+            view.on_metadata(metadata.current_term, version)
             highest = max(highest, number - 1)
         view.check_invariants()
         assert view.readable_end == highest

@@ -8,7 +8,7 @@ from octavo.client.read.terms import PieceMovedError
 from octavo.client.terms.piece_source import GrowingSource, SettledSource
 from octavo.client.terms.pieces import Piece, grown_piece, piece_at, same_piece
 from octavo.metadata import open_metadata_store
-from octavo.metadata.ledger.model import LedgerState
+from octavo.metadata.ledger.term import TermState
 from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.ids import BookieId, EntryId
@@ -86,32 +86,27 @@ def test_an_empty_stream_at_rest_has_no_piece() -> None:
     assert piece_at(stream(fragment(1, 0, 0), state=StreamState.AT_REST, last_entry_id=place(1, 0) - 1), 0) is None
 
 
-def test_to_bookies_a_piece_is_a_ledger_whose_first_fragment_stands_for_what_is_before() -> None:
+def test_to_bookies_a_piece_is_a_term_that_ends_where_the_piece_does() -> None:
     piece = piece_at(THREE_TERMS, 6)
     assert piece is not None
-    ledger = piece.ledger(THREE_TERMS)
-    assert [(one.first_entry_id, one.bookies, one.length_before) for one in ledger.fragments] == [
-        (0, ABD, 0),
+    term = piece.term_in(THREE_TERMS)
+    assert [(one.first_entry_id, one.bookies, one.length_before) for one in term.fragments] == [
         (place(1, 5), ABD, 50),
     ]
-    assert (ledger.state, ledger.term, ledger.last_entry_id, ledger.length) == (
-        LedgerState.CLOSED,
-        1,
-        place(1, 7),
-        80,
-    )
+    assert (term.state, term.number, term.last_entry_id, term.length) == (TermState.ENDED, 1, place(1, 7), 80)
+    assert term.fragment_of(place(1, 5) - 1) is None
     assert place(1, 6) + piece.base == 6
 
 
 @pytest.mark.parametrize(
     ("state", "expected"),
-    [(StreamState.OPEN, LedgerState.OPEN), (StreamState.IN_RECOVERY, LedgerState.IN_RECOVERY)],
+    [(StreamState.OPEN, TermState.OPEN), (StreamState.IN_RECOVERY, TermState.IN_RECOVERY)],
 )
-def test_the_last_piece_grows_in_the_state_of_its_term(state: StreamState, expected: LedgerState) -> None:
+def test_the_last_piece_grows_in_the_state_of_its_term(state: StreamState, expected: TermState) -> None:
     writing = replace(THREE_TERMS, state=state)
     piece = piece_at(writing, 12)
     assert piece is not None
-    assert piece.ledger(writing).state is expected
+    assert piece.term_in(writing).state is expected
 
 
 # --- growing ----------------------------------------------------------------------------------------------------------
@@ -199,7 +194,7 @@ async def test_metadata_older_than_a_piece_say_nothing_of_it() -> None:
         made_from = Versioned(BEGUN, Version(5))
         source = GrowingSource(store, growing(BEGUN), made_from, seen.append)
         older = Versioned(stream(fragment(1, 0, 0)), Version(4))
-        assert source.adopt(older) == source.ledger
+        assert source.adopt(older) == source.term
         assert seen == []
         newer = Versioned(stream(fragment(1, 0, 0), fragment(1, 5, 5), fragment(2, 0, 9)), Version(6))
         assert source.adopt(newer).value.last_entry_id == place(1, 8)
@@ -218,12 +213,12 @@ async def test_a_settled_piece_is_read_again_from_its_part() -> None:
 
         seen: list[Versioned[StreamMetadata]] = []
         source = SettledSource(store, settled(0), made_from, whole, seen.append)
-        assert await source.read_ledger(ledger_id) == source.ledger
+        assert await source.read_term() == source.term
         repaired = known.with_member(place(1, 5), 1, BookieId("x"))
         version = await store.compare_and_set_stream(repaired, made_from.version)
-        found = await source.read_ledger(ledger_id)
+        found = await source.read_term()
         assert found.version == version
         assert found.value.fragments[-1].bookies[1] == "x"
         assert [one.version for one in seen] == [version]
         with pytest.raises(AssertionError):
-            source.watch_ledger(ledger_id)
+            source.watch_term()

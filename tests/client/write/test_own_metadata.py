@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from octavo.client.write.ensemble_changes import Commit
-from octavo.client.write.own_metadata import OwnMetadata
+from octavo.client.write.own_metadata import OwnLedger
 from octavo.metadata import LedgerMetadata, MetadataStore, Versioned
 from octavo.metadata.ledger.debts import NO_DEBT
 from octavo.protocol.errors import OctavoError
@@ -61,16 +61,16 @@ async def test_metadata_from_before_the_writers_own_change_are_not_adopted(store
     before = Versioned(open_ledger(ledger_id), await store.create_ledger(open_ledger(ledger_id)))
     watch = LateWatch()
     late: Any = StoreWithLateWatch(store, watch)
-    own = OwnMetadata(before, store=late, retry_seconds=0.01)
+    own = OwnLedger(before, store=late, retry_seconds=0.01)
     taken: list[OctavoError] = []
     watching = asyncio.ensure_future(own.watch(taken.append))
     assert await own.change_ensemble(Commit(EntryId(5), bookie_ids(*"abd"), 50), lambda: True)
     watch.reports.put_nowait(before)
     await watch.reports.join()
-    assert own.value.fragments == (fragment(0, "abc"), fragment(5, "abd", 50))
+    assert own.stored.fragments == (fragment(0, "abc"), fragment(5, "abd", 50))
     assert taken == [], "the ledger is still the writer's"
     await own.close(EntryId(7), 70, NO_DEBT)
     closed = (await store.read_ledger(ledger_id)).value
-    assert (closed.last_entry_id, closed.fragments) == (7, own.value.fragments)
+    assert (closed.last_entry_id, closed.fragments) == (7, own.stored.fragments)
     watching.cancel()
     await asyncio.wait([watching])

@@ -110,10 +110,10 @@ async def test_of_what_is_truncated_between_the_plan_and_the_end_of_its_reading_
 
     later = await _verify_wanted(_ReplicaReader(client), planned, b"")
     assert [(report.entries, report.findings) for report in later] == [(2, [])] * 3, "planned before the truncation"
-    begun = await _verify_range(_ReplicaReader(client), whole.ledger, planned, b"")
+    begun = await _verify_range(_ReplicaReader(client), whole.term, planned, b"")
     assert [report.findings for report in begun] == [[]] * 3, "begun before the truncation"
     del streams.bookies[0].ledgers[planned.ledger_id].entries[planned.first + 3]
-    found = [report.findings for report in await _verify_range(_ReplicaReader(client), whole.ledger, planned, b"")]
+    found = [report.findings for report in await _verify_range(_ReplicaReader(client), whole.term, planned, b"")]
     assert sorted(found) == [[], [], [(3, 3, Problem.MISSING)]]
 
 

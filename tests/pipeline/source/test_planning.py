@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.ledger.term import Term
 from octavo.pipeline.base.planning import ENTRY_OVERHEAD_BYTES, EntryRange, Piece, pieces_of, plan_partitions
 from octavo.pipeline.base.ranges import IdRanges
 from octavo.pipeline.source.offsets import (
@@ -49,7 +50,7 @@ def test_small_ledgers_share_partitions_and_large_ones_are_cut() -> None:
     assert [ranges[0].count for ranges in plan_partitions(large, target_bytes=250_000)] == [250] * 4
 
 
-def ledger(*fragments: tuple[int, int], last: int | None, length: int) -> LedgerMetadata:
+def ledger(*fragments: tuple[int, int], last: int | None, length: int) -> Term:
     return LedgerMetadata(
         ledger_id=LedgerId(7),
         state=LedgerState.OPEN if last is None else LedgerState.CLOSED,
@@ -63,7 +64,7 @@ def ledger(*fragments: tuple[int, int], last: int | None, length: int) -> Ledger
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
         verifier=b"",
         salt=b"",
-    )
+    ).current_term
 
 
 def test_pieces_follow_fragments_with_their_own_sizes() -> None:

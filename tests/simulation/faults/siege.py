@@ -109,7 +109,7 @@ class Siege:
     # --- who takes part ---------------------------------------------------------------------------------------------
 
     def _members(self, ledger: LedgerHistory) -> list[Machine]:
-        bookies = ledger.current.last_fragment.bookies
+        bookies = ledger.term.bookies
         return [machine for machine in self._world.machines if any(bookie in machine.ids for bookie in bookies)]
 
     def _member(self, target: Target) -> Machine:

@@ -8,7 +8,7 @@ only at the simulated world, never into the code under test.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from octavo.metadata.ledger.model import LedgerState
+from octavo.metadata.ledger.term import TermState
 from simulation.engine.metadata import ADDRESS
 from simulation.faults.late_rival import fence_late, take_over
 from simulation.judges.history import LedgerHistory
@@ -116,7 +116,7 @@ class Stories:
             self._nemesis.heal_after(2.0, 2.5, writer.process.resume)
             self._when(lambda: ledger.end is not None, 2.0, writer.process.resume)
 
-        self._when(lambda: ledger.current.state is not LedgerState.OPEN, 2.0, begun)
+        self._when(lambda: ledger.term.state is not TermState.OPEN, 2.0, begun)
 
     def _collapse(self, target: "Target") -> None:
         """The writer fails when fewer than Qa bookies have its last adds, so that its recovery has much to write back.
@@ -147,7 +147,7 @@ class Stories:
                 self._later(at, lambda machine=machine: self._lose(machine))  # type: ignore[misc]
 
         self._later(rng.uniform(0.1, 0.4), fail)
-        self._when(lambda: ledger.current.state is LedgerState.IN_RECOVERY, 2.0, recovering)
+        self._when(lambda: ledger.term.state is TermState.IN_RECOVERY, 2.0, recovering)
 
     def _amnesia(self, target: "Target") -> None:
         """The writer hangs while its ledger is recovered; the recovery does not reach one of the bookies. Another one
@@ -216,7 +216,7 @@ class Stories:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _position(self, ledger: LedgerHistory, machine: Machine) -> int:
-        bookies = ledger.current.last_fragment.bookies
+        bookies = ledger.term.bookies
         return next((position for position, bookie in enumerate(bookies) if bookie in machine.ids), len(bookies))
 
     def _writer(self, ledger: LedgerHistory) -> ClientHost:

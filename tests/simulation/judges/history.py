@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from octavo.metadata.ledger.model import LedgerMetadata, LedgerState
+from octavo.metadata.ledger.term import Term
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import LedgerId
 
@@ -53,6 +54,8 @@ class LedgerHistory:
     seen: int = -1
     """Highest entry id that an ordinary read returned; -1: none."""
     versions: list[LedgerMetadata] = field(default_factory=list)
+    besieged: Term | None = None
+    """The term of a stream for which this stands, in a siege; it has no versions of its own."""
     recovering: int = 0
     """Number of clients that are recovering it."""
     deleted: bool = False
@@ -71,12 +74,17 @@ class LedgerHistory:
         return self.versions[-1]
 
     @property
+    def term(self) -> Term:
+        """What its writer writes, as the latest metadata tell."""
+        return self.current.current_term if self.besieged is None else self.besieged
+
+    @property
     def end(self) -> int | None:
         """Last entry id of the closed ledger, -1 if it is empty; None while it is not closed."""
-        current = self.current
-        if current.state is not LedgerState.CLOSED:
+        term = self.term
+        if not term.has_end:
             return None
-        return -1 if current.last_entry_id is None else current.last_entry_id
+        return -1 if term.last_entry_id is None else term.last_entry_id
 
 
 class History:

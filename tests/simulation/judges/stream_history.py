@@ -10,9 +10,8 @@ from itertools import pairwise
 from octavo.client.log.documents.chain import LogState
 from octavo.client.log.documents.stream import StreamLogDocument, stream_term
 from octavo.client.log.seam.entries import LogEntry
-from octavo.metadata.ledger.model import LedgerState
+from octavo.metadata.ledger.term import TermState
 from octavo.metadata.stream.model import StreamMetadata
-from octavo.metadata.stream.term_ledger import current_term
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import EntryId, LedgerId
 from simulation.judges.history import LedgerHistory, Violation
@@ -163,7 +162,7 @@ class StreamLogHistory(LogHistory):
                 adding=True,
             ),
         )
-        target.versions = [current_term(root)]
+        target.besieged = root.current_term
         target.acknowledged = self.held_stop - 1 - self.roots.begin_of(root.term)
         return target
 
@@ -171,13 +170,14 @@ class StreamLogHistory(LogHistory):
         """Let sieges that have begun see what becomes of their term."""
         for term, target in self._targets.items():
             if term == root.term:
-                target.versions = [current_term(root)]
-            elif not target.current.is_closed:
-                known, fragment = target.current, target.current.last_fragment
+                target.besieged = root.current_term
+            elif not target.term.has_end:
+                known, fragment = target.term, target.term.last_fragment
                 # An empty last fragment goes with the term. Nothing depends on the length.
                 last = max(self.roots.last_place_of(term), EntryId(fragment.first_entry_id - 1))
-                closed = replace(known, state=LedgerState.CLOSED, last_entry_id=last, length=fragment.length_before)
-                target.versions = [closed]
+                target.besieged = replace(
+                    known, state=TermState.ENDED, last_entry_id=last, length=fragment.length_before
+                )
 
     def describe(self) -> str:
         """The stream, for the trace."""

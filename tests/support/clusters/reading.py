@@ -14,7 +14,7 @@ from octavo.client.read.follow import ENTRY_WAIT_SECONDS
 from octavo.client.read.opening import open_reader
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader
-from octavo.client.read.source import LedgerSource
+from octavo.client.read.source import LedgerTerm
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata import (
     Fragment,
@@ -86,9 +86,8 @@ class Cluster:
     async def open(self, ledger: "HandmadeLedger", **changes: Any) -> LedgerReader:
         """A reader of the ledger as it stands in the metadata; closed with the cluster."""
         return await open_reader(
-            await self.store.read_ledger(ledger.id),
+            LedgerTerm(cast(Any, changes.get("store", self.store)), await self.store.read_ledger(ledger.id)),
             ledger.secrets,
-            source=cast(LedgerSource, changes.get("store", self.store)),
             pool=self.pool,
             options=changes.get("options", self.options),
             blame=self.blame,

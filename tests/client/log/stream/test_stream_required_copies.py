@@ -12,7 +12,7 @@ import pytest
 from octavo.client.log.stream.lead import StreamSegment
 from octavo.client.log.writer.writer import LogWriter
 from octavo.client.options import ClientOptions
-from octavo.client.terms.term import Term
+from octavo.client.terms.term import OpenedTerm
 from octavo.client.write.copies.policy import RequiredCopies
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
 from octavo.metadata.stream.model import StreamMetadata, StreamState
@@ -43,7 +43,7 @@ async def logs() -> AsyncIterator[LogCluster]:
         yield made
 
 
-def segment_of(writer: LogWriter) -> Term:
+def segment_of(writer: LogWriter) -> OpenedTerm:
     segment = active_of(writer)
     assert isinstance(segment, StreamSegment)
     assert isinstance(segment.core.copies, RequiredCopies)
@@ -225,7 +225,7 @@ async def more_bookies(logs: LogCluster, count: int) -> list[FakeBookie]:
     return bookies
 
 
-async def roll_to(segment: Term, place: Callable[[], Awaitable[Sequence[BookieId]]]) -> bool:
+async def roll_to(segment: OpenedTerm, place: Callable[[], Awaitable[Sequence[BookieId]]]) -> bool:
     """Roll onto bookies that the test chooses."""
     path = segment.core.path
     assert path is not None
