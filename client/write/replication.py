@@ -53,7 +53,6 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Added, AddFlag, Op
 from octavo.protocol.packs import encode_tail
-from octavo.protocol.quorums import quorums_of
 
 log = logging.getLogger("octavo.client")
 
