@@ -197,10 +197,14 @@ def withdrawn_adds_are_sent() -> list[Patch]:
     def admit(original: Any, self: Any) -> None:
         for waiting in self.queue:
             if waiting.at < len(waiting.payloads) and waiting.future.done():
-                waiting.future = self.loop.create_future()  # its callback, one turn later, withdraws the add
+                waiting.future = self.loop.create_future()
         original(self)
 
-    return [admit]
+    @patch(Front, "withdraw_queued")
+    def withdraw_queued(_original: Any, _self: Any, _waiting: Any) -> None:
+        """Called by the future that has been replaced."""
+
+    return [admit, withdraw_queued]
 
 
 def flush_waits_for_last() -> list[Patch]:
