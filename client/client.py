@@ -409,6 +409,7 @@ class Client(LogFace, Closable):
             >>> client.statistics().is_metadata_answering
             True
         """
+        check_loop(self._loop)
         return client_statistics(
             self._store, self._pool, self._cluster_id, writers=self._writers.values(), readers=self._readers,
             logs=self._logs, is_closed=self.closed,

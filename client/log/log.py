@@ -155,6 +155,7 @@ class Log(Closable):
             >>> log.statistics().end
             3
         """
+        self._view.check_loop()
         return log_statistics(self._view, self._beginning, self._leading.own, followers=self._iteration.followers)
 
     async def refresh(self) -> int:

@@ -101,9 +101,7 @@ class LedgerReader(Closable):
         term, version = source.term
         self._id = term.ledger_id
         self._source = source
-        self._options = options
-        self._draw = draw
-        self._on_close = on_close
+        self._options, self._draw, self._on_close = options, draw, on_close
         self._quorums = term.quorums
         self._view = LedgerView(term, version)
         opener = Opener(self._id, term.key.digest, secrets)
@@ -145,8 +143,11 @@ class LedgerReader(Closable):
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The latest metadata this reader has seen. Raises :class:`LedgerKindError` for a reader of a stream, as logs
-        use it."""
+        """The latest metadata this reader has seen.
+
+        Raises:
+            LedgerKindError: It is a log that reads, and reads a stream.
+        """
         return as_ledger(self._source.stored)
 
     @property
@@ -185,12 +186,12 @@ class LedgerReader(Closable):
             >>> reader.statistics().entries_read
             3
         """
+        check_loop(self._loop)
         return reader_statistics(self._view, self._replicas, self._tail, self._waits, is_closed=self._closed)
 
     def __repr__(self) -> str:
-        end = self.last_add_confirmed
         ledger = "closed" if self._view.closed else self._view.term.state.value
-        readable = "nothing to read" if end is None else f"readable up to entry {end}"
+        readable = "nothing to read" if (end := self.last_add_confirmed) is None else f"readable up to entry {end}"
         return f"<LedgerReader of ledger {self._id} ({ledger}), {'closed' if self._closed else 'open'}, {readable}>"
 
     def _learn_confirmed(self, last: int) -> None:

@@ -125,6 +125,7 @@ class LedgerWriter(Closable):
             >>> ledger.statistics().replication.last_add_confirmed
             0
         """
+        check_loop(self._front.loop)
         return ledger_writer_statistics(self._core, self._front)
 
     def __repr__(self) -> str:

@@ -85,6 +85,7 @@ class LogWriter(Closable):
             >>> writer.statistics().state
             'writing'
         """
+        check_loop(self._front.loop)
         return self._leader.statistics()
 
     def check_usable(self) -> None:
@@ -223,6 +224,7 @@ class LogWriter(Closable):
 
         The closing client has nothing else to offer. Used only inside this package.
         """
+        check_loop(self._front.loop)
         await self._leader.close_with_client()
 
     async def make_way(self) -> None:
