@@ -68,6 +68,10 @@ _JOIN_BYTES_MAX = 128 * 1024
 """Bodies up to this size are copied behind their length prefix: writing the four bytes separately would cost a system
 call and a packet, and would wake the bookie before the body is there."""
 
+_LARGE_BYTES = 32 * 1024
+"""A request of this size leaves at once: it gains nothing from sharing a frame, and the bookie works on it while the
+writer seals the next one."""
+
 _LOGIN_REQUEST_ID = 1
 """Of the frames of an authentication: no other request is outstanding then."""
 
@@ -197,7 +201,7 @@ class Wire(asyncio.Protocol):
         posted. Requests leave in the order in which they are posted, and what is sent in the same turn may leave before
         them.
 
-        A pack that is complete leaves at once: the socket can push back in the middle of a turn."""
+        A large request and a complete pack leave at once: the socket can push back in the middle of a turn."""
         if not self.writable:
             return False
         posted = self._posted
@@ -211,10 +215,15 @@ class Wire(asyncio.Protocol):
             self._posted_bytes = 0
         posted.append((tail, on_outcome, timeout_seconds))
         self._posted_bytes += len(tail)
-        if self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET or len(posted) >= (
-            PACK_REQUESTS_MAX
-            if self._takes_packs
-            else REQUESTS_PER_CONNECTION_MAX - len(self._outstanding) + self._long_polls
+        if (
+            len(tail) >= _LARGE_BYTES
+            or self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET
+            or len(posted)
+            >= (
+                PACK_REQUESTS_MAX
+                if self._takes_packs
+                else REQUESTS_PER_CONNECTION_MAX - len(self._outstanding) + self._long_polls
+            )
         ):
             self.send_posted()
         return True

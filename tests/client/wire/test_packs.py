@@ -167,12 +167,12 @@ async def test_a_bookie_without_the_capability_is_sent_no_more_than_it_takes(boo
 async def test_a_pack_ends_at_the_bytes_of_a_frame_and_one_larger_entry_travels_with_no_other(
     bookie: FakeBookie, client: Client
 ) -> None:
-    third = FRAME_PAYLOAD_BYTES_TARGET // 3 - 1000
-    client.post(1, 2, 3, 4, 5, payload=bytes(third))
-    client.post(6, payload=bytes(2 * FRAME_PAYLOAD_BYTES_TARGET))
-    client.post(7, 8)
+    payload = bytes(30_000)
+    client.post(*range(1, 21), payload=payload)
+    client.post(21, payload=bytes(2 * FRAME_PAYLOAD_BYTES_TARGET))
+    client.post(22, 23)
     await client.settled()
-    assert bookie.packs == [3, 2, 2]
+    assert bookie.packs == [FRAME_PAYLOAD_BYTES_TARGET // 30_200, 20 - FRAME_PAYLOAD_BYTES_TARGET // 30_200, 2]
     assert set(map(tuple, client.kinds().values())) == {(Added,)}
 
 
