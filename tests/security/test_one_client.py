@@ -121,7 +121,8 @@ async def test_few_questions_of_one_client_reach_the_store_at_a_time() -> None:
         away.back.set()
         for _ in range(200):
             await greedy.receive_reply()
-        (asking,) = (one for one in bookie.service.clients._by_name.values() if "127.0.0.2" in one.name)
+        asking = bookie.service.clients.enter("address 127.0.0.2", _Connection())
+        assert len(asking.connections) == 2, "that of the greedy one, and this one"
         assert (asking.held_requests, asking.held_bytes) == (0, 0), "its budget is free again"
 
 

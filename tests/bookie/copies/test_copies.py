@@ -172,16 +172,26 @@ async def test_copy_replaces_one_that_does_not_verify(host: StorageHost) -> None
 async def test_copy_replaces_one_that_was_damaged_since_it_left_memory_and_is_not_in_the_index(
     host: StorageHost,
 ) -> None:
-    await add(host.storage, SCRIPT, *range(20))
-    await host.storage._checkpointer.flush()
-    (log_path,) = [path for path in host.filesystem.files(DATA / "entries") if path.suffix == ".log"]
-    host.filesystem.damage(log_path, host.filesystem.content(log_path).index(SCRIPT.entry(7)) + 60)
-    assert await host.copies.verified(SCRIPT.ledger_id, 0, 19) == Holdings(19, (), ((7, 7),))
-    await host.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([6, 7, 8]))
+    """A checkpoint has written the entry log, and waits for its sync: a part of the index follows that."""
+    disk = syncs_below(DATA / "entries")
+    slow = await StorageHost(disk, host.store).start()
+    await add(slow.storage, SCRIPT, *range(20))
+    disk.hold()
+    checkpoint = asyncio.ensure_future(slow.storage.checkpoint())
+    await disk.held.wait()
+    assert slow.storage.statistics().index_parts == 0
+    (log_path,) = [path for path in disk.files(DATA / "entries") if path.suffix == ".log"]
+    disk.damage(log_path, disk.content(log_path).index(SCRIPT.entry(7)) + 60)
+    assert await slow.copies.verified(SCRIPT.ledger_id, 0, 19) == Holdings(19, (), ((7, 7),))
+    await slow.copies.copy_in(SCRIPT.ledger_id, SCRIPT.entries([6, 7, 8]))
+    assert not checkpoint.done()
     for _ in range(2):
-        assert await held(host.storage) == SCRIPT.entries(range(20))
-        assert await host.copies.verified(SCRIPT.ledger_id, 0, 19) == Holdings(19, (), ())
-        await host.storage.checkpoint()
+        assert await held(slow.storage) == SCRIPT.entries(range(20))
+        assert await slow.copies.verified(SCRIPT.ledger_id, 0, 19) == Holdings(19, (), ())
+        disk.release()
+        await checkpoint
+        await slow.storage.checkpoint()
+    await slow.storage.close()
 
 
 async def test_deleted_ledger_takes_copies_only_if_the_metadata_know_it(host: StorageHost) -> None:

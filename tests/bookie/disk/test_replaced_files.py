@@ -2,15 +2,16 @@
 
 import asyncio
 import contextlib
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 from octavo.bookie.admin.read_only_file import FILE_NAME, load_read_only, save_read_only
-from octavo.bookie.disk import filesystem as module
-from octavo.bookie.disk.filesystem import FileSystem, RealFileSystem, read_file, replace_file
+from octavo.bookie.disk.filesystem import FileSystem, RealFileSystem, file_gate, read_file, replace_file
 from octavo.bookie.identity.cookie import COOKIE_NAME, Identity, decode_cookie, note_served
 from octavo.protocol.ids import BookieId
 from support.disks.faulty_filesystem import MemoryFileSystem
@@ -35,7 +36,6 @@ async def test_of_writers_at_once_each_puts_its_own_content_into_place(
     await asyncio.gather(*(replace_file(filesystem, path, content) for content in contents))
     assert await read_file(filesystem, path) == contents[-1], "in the order of the calls"
     assert await filesystem.list_directory(tmp_path) == ["file"]
-    assert not module._gates.get(filesystem), "no gate stays"
     if isinstance(filesystem, RealFileSystem):
         await filesystem.close()
 
@@ -46,7 +46,7 @@ async def test_a_writer_that_comes_while_others_wait_waits_behind_them() -> None
     inside: list[int] = []
 
     async def change(number: int) -> None:
-        async with module.file_gate(filesystem, path):
+        async with file_gate(filesystem, path):
             inside.append(number)
             await holds[number].wait()
             inside.remove(number)
@@ -64,7 +64,32 @@ async def test_a_writer_that_comes_while_others_wait_waits_behind_them() -> None
     for hold in holds:
         hold.set()
     await asyncio.gather(*tasks)
-    assert not module._gates.get(filesystem)
+
+
+class NotedPath(PosixPath):
+    """A path of which a test can tell whether it is still in use."""
+
+
+async def test_nothing_stays_of_a_path_that_no_writer_changes_any_more() -> None:
+    filesystem, path = MemoryFileSystem(), NotedPath("file")
+    known = weakref.ref(path)
+    go_on = asyncio.Event()
+
+    async def change(path: Path) -> None:
+        async with file_gate(filesystem, path):
+            await go_on.wait()
+
+    tasks = [asyncio.create_task(change(path)), asyncio.create_task(change(path)), asyncio.create_task(change(path))]
+    del path
+    await loop_turns(3)
+    tasks[1].cancel()  # while it waits
+    go_on.set()
+    for task in tasks:
+        await asyncio.wait([task])
+    del task, tasks
+    await loop_turns(3)
+    gc.collect()
+    assert known() is None
 
 
 @pytest.mark.parametrize("turns", range(12))

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.entrylog.logs import scan_log
+from octavo.bookie.index.index import Index
 from octavo.bookie.journal.format import RecordKind
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.offline.check import OfflineCheck
@@ -24,9 +26,10 @@ from octavo.bookie.storage.ledger_state import (
     encode_trim,
 )
 from octavo.bookie.storage.ledgers import LedgerTable
-from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
+from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME, read_manifest
 from octavo.bookie.storage.replay import _replay_record
 from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.protocol.entries import header_of
 from octavo.protocol.errors import (
     BookieStorageError,
     DuplicateEntryError,
@@ -237,6 +240,15 @@ def logs_of(filesystem: MemoryFileSystem) -> list[Path]:
     return [path for path in filesystem.files() if path.suffix == ".log"]
 
 
+async def indexed(filesystem: MemoryFileSystem) -> list[tuple[int, int]]:
+    """The first and the last id of each run in the index of a storage that was closed."""
+    manifest = await read_manifest(filesystem, DATA, must_exist=True)
+    index = await Index.open(filesystem, DATA / "index", manifest.part_ids, cache_bytes=0)
+    runs = [(run.first, run.last) for part in index.parts async for _, run in part.runs()]
+    await index.close()
+    return runs
+
+
 async def filled(filesystem: MemoryFileSystem, entries: int) -> Storage:
     """A storage with this number of entries of the stream in several finished logs."""
     storage = await opened(filesystem)
@@ -261,20 +273,15 @@ async def test_logs_that_hold_only_what_was_trimmed_go_in_one_round_without_copy
     await storage.compact(0.2, UNLIMITED)
     assert logs_of(filesystem) == []
     await storage.compact(0.2, UNLIMITED)
-    for part in storage._index.parts:
-        assert [run async for run in part.runs()] == [], "the index is free of it, too"
     await storage.close()
+    assert await indexed(filesystem) == [], "the index is free of it, too"
 
 
 async def test_a_log_goes_as_soon_as_its_last_entry_is_trimmed() -> None:
     filesystem = MemoryFileSystem()
     storage = await filled(filesystem, 500)
-    totals = [
-        await storage._logs.totals(log_id, size) for log_id, size in sorted(storage._keeper.log_sizes.items())[:-1]
-    ]
-    highest = [total[SCRIPT.ledger_id].highest for total in totals]
-    for number, last in enumerate(highest):
-        assert last is not None
+    for number, path in enumerate(sorted(logs_of(filesystem))[:-1]):
+        last = max([header_of(sealed).entry_id async for _, sealed in scan_log(filesystem, path)])
         await storage.writer.trim(SCRIPT.ledger_id, last)
         assert (await storage.compact(0.2, UNLIMITED)).logs_removed == 0
         await storage.writer.trim(SCRIPT.ledger_id, last + 1)
@@ -310,9 +317,8 @@ async def test_trimmed_entries_of_the_cache_are_not_flushed() -> None:
     await trim(storage, 18)
     await storage.checkpoint()
     assert storage.statistics().log_bytes < 6_000, "two entries and a filler"
-    (part,) = storage._index.parts[-1:]
-    assert [(run.first - FIRST, run.last - FIRST) async for _, run in part.runs()] == [(18, 19)]
     await storage.close()
+    assert await indexed(filesystem) == [(FIRST + 18, FIRST + 19)]
 
 
 # --- on disk --------------------------------------------------------------------------------------------------------

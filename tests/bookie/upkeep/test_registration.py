@@ -41,7 +41,8 @@ def registrar_of(store: MetadataStore, current: Callable[[], BookieRegistration]
 class SlowStore:
     """Has one registration. A call takes effect, and returns, when the test calls :meth:`answer` with its number."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease: "type[SlowLease]") -> None:
+        self._lease = lease
         self.calls: list[asyncio.Event] = []
         self.stored: BookieRegistration | None = None
         self.leases: list[SlowLease] = []
@@ -57,7 +58,7 @@ class SlowStore:
         assert cookie == VERSION
         await self.called()
         self.stored = registration
-        self.leases.append(SlowLease(self))
+        self.leases.append(self._lease(self))
         return self.leases[-1]
 
 
@@ -86,8 +87,8 @@ class SlowLease:
 class Announcing:
     """A registrar on a slow store, and the registration that it announces."""
 
-    def __init__(self) -> None:
-        self.store = SlowStore()
+    def __init__(self, lease: type[SlowLease] = SlowLease) -> None:
+        self.store = SlowStore(lease)
         self.current = registration("b0")
         self.registrar = registrar_of(cast("Any", self.store), lambda: self.current, VERSION)
 
@@ -164,13 +165,16 @@ async def test_nothing_is_announced_if_nothing_has_changed() -> None:
 async def test_a_bookie_stops_although_the_store_does_not_take_its_registration_back() -> None:
     class Silent(SlowLease):
         async def release(self) -> None:
+            asked.set()
             await asyncio.Event().wait()
 
-    bookie = Announcing()
+    asked = asyncio.Event()
+    bookie = Announcing(Silent)
     await bookie.start()
-    bookie.registrar._lease = cast("Any", Silent(bookie.store))
     bookie.registrar.release_seconds_max = 0.0
     await bookie.registrar.stop()
+    assert asked.is_set()
+    assert bookie.store.stored is not None
 
 
 def registration(bookie_id: str, boot_id: str = "boot-1") -> BookieRegistration:

@@ -113,36 +113,38 @@ async def test_a_defect_of_one_is_reported_and_holds_up_no_other(
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt, but the loop of the test goes on."""
+    """As KeyboardInterrupt, but the loop goes on: it tells its handler."""
 
 
-def interrupted(turn: Turn) -> None:
-    """Run the end of the turn as the loop does, which ends for what is no Exception."""
-    with pytest.raises(Interrupted):
-        turn._end()
-
-
-async def test_an_interrupted_step_leaves_the_others_and_the_connections_to_the_next_turn(happened: list[str]) -> None:
+async def test_an_interrupted_step_leaves_the_others_and_the_connections_to_the_next_turn(
+    happened: list[str], reported: list[BaseException]
+) -> None:
     turn = Turn()
+    interruption = Interrupted()
 
     def interrupting() -> None:
-        raise Interrupted
+        raise interruption
 
     turn.at_end(noting(happened, "first"))
     turn.at_end(interrupting)
     turn.at_end(noting(happened, "second"))
     turn.sends(Sender("sent", happened))
-    interrupted(turn)
+    await turns(1)
     assert happened == ["first"]
     await turns(3)
     assert happened == ["first", "second", "sent"]
+    assert reported == [interruption], "it reaches the loop"
 
 
-async def test_an_interrupted_connection_leaves_the_others_to_the_next_turn(happened: list[str]) -> None:
+async def test_an_interrupted_connection_leaves_the_others_to_the_next_turn(
+    happened: list[str], reported: list[BaseException]
+) -> None:
     turn = Turn()
-    turn.sends(Sender("interrupted", happened, fault=Interrupted()))
+    interruption = Interrupted()
+    turn.sends(Sender("interrupted", happened, fault=interruption))
     turn.sends(Sender("sent", happened))
-    interrupted(turn)
+    await turns(1)
     assert happened == ["interrupted"]
     await turns(3)
     assert happened == ["interrupted", "sent"]
+    assert reported == [interruption], "it reaches the loop"

@@ -212,9 +212,9 @@ async def test_a_truncation_of_pages_that_was_interrupted_is_finished() -> None:
     assert len([ledger async for ledger in store.list_ledgers()]) == 50 - before // 3
 
 
-async def with_large_pages(name: str, *segments: int) -> tuple[MetadataStore, Housekeeper]:
+async def with_large_pages(name: str, *segments: int) -> tuple[MetadataStore, LedgerAccess, Housekeeper]:
     """A log with pages of these numbers of segments, which have ledgers."""
-    store, _, keeper = await made(name, 3)
+    store, access, keeper = await made(name, 3)
     known = await read_log(store, "orders")
     first, pages = 0, []
     for number, count in enumerate(segments):
@@ -233,7 +233,7 @@ async def with_large_pages(name: str, *segments: int) -> tuple[MetadataStore, Ho
     )
     document_with_pages = replace(known.value, pages=tuple(pages), segments=moved)
     await store.compare_and_set_document(list_document("orders"), document_with_pages.encode(), known.version)
-    return store, keeper
+    return store, access, keeper
 
 
 async def most_dropped(store: MetadataStore, work: Awaitable[object]) -> int:
@@ -252,7 +252,7 @@ async def most_dropped(store: MetadataStore, work: Awaitable[object]) -> int:
 
 async def test_a_deletion_of_many_segments_names_those_of_one_page_at_a_time() -> None:
     """All at once would not fit into the list."""
-    store, keeper = await with_large_pages("large-delete", 100, 100, 100)
+    store, _, keeper = await with_large_pages("large-delete", 100, 100, 100)
     most = await most_dropped(store, keeper.delete_log())
     assert 40 < most <= 100
     assert [ledger async for ledger in store.list_ledgers()] == []
@@ -260,8 +260,7 @@ async def test_a_deletion_of_many_segments_names_those_of_one_page_at_a_time() -
 
 
 async def test_a_truncation_of_many_segments_drops_some_at_a_time() -> None:
-    store, keeper = await with_large_pages("large-truncate", 40, 40, 40, 40)
-    access = keeper._access
+    store, access, _ = await with_large_pages("large-truncate", 40, 40, 40, 40)
     keeper = Housekeeper(access, "orders", "id-1", dropped_at_once_max=100)
     most = await most_dropped(store, keeper.truncate(150))
     assert 40 < most <= 100

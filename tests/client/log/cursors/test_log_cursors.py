@@ -244,10 +244,19 @@ async def test_a_flush_tells_that_it_fails_and_what_it_was_to_store_is_stored_la
 async def test_a_program_that_cancels_all_tasks_does_not_end_the_storing_of_cursors() -> None:
     stored = Stored()
     await stored.create_log()
-    keeper = stored.keeper(0.0)
+    interposed = InterposedStore(stored.store())
+    keeper = stored.keeper(0.0, store=interposed.face)
     (cell,) = await opened(keeper, "billing")
+    begun = asyncio.Event()
+
+    async def never_put(*_arguments: object) -> object:
+        begun.set()
+        return await asyncio.Event().wait()
+
+    interposed.interpose("put_document", never_put)
     keeper.advance(cell, 7)
-    await eventually(lambda: keeper._writing is not None)
+    await begun.wait()
+    interposed.restore()
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
 
