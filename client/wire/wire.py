@@ -145,7 +145,8 @@ class Wire(asyncio.Protocol):
         self._long_polls = 0
         self._bulk_reads = 0
         self._received_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due_at = 0.0
         self.state = WireState.CONNECTING
         """Where it is in its life."""
         self.writable = False
@@ -296,7 +297,7 @@ class Wire(asyncio.Protocol):
         outstanding[request_id] = _Outstanding(now, deadline, on_outcome, long_poll, bulk)
         if self.writable and len(outstanding) - self._long_polls >= REQUESTS_PER_CONNECTION_MAX:
             self._go(WireEvent.FILLED)
-        if self._timer is None or deadline < self._timer.when():
+        if self._timer is None or deadline < self._timer_due_at:
             self._arm(deadline)
 
     def abort(self, error: OctavoError) -> None:
@@ -559,7 +560,7 @@ class Wire(asyncio.Protocol):
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._deadline_reached)
+        self._timer, self._timer_due_at = self._loop.call_at(deadline, self._deadline_reached), deadline
 
     def _deadline_reached(self) -> None:
         self._timer = None

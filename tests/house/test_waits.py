@@ -36,6 +36,16 @@ def sleeps(tree: ast.AST) -> list[int]:
     )
 
 
+def asked_timers(tree: ast.AST) -> list[int]:
+    """The lines that call ``when`` of anything, without arguments."""
+    return sorted(
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "when"
+        and not node.args
+    )
+
+
 def test_no_test_sleeps_for_a_fixed_time() -> None:
     found = {
         str(path): lines
@@ -52,3 +62,18 @@ def test_a_sleep_is_found() -> None:
         "    await asyncio.sleep(0)\n    await asyncio.sleep(PAUSE)\n"
     )
     assert sleeps(ast.parse(source)) == [2, 3, 5]
+
+
+def test_nobody_asks_a_timer_when_it_is_due() -> None:
+    """uvloop's answer to ``call_at`` and ``call_later`` is no ``TimerHandle`` if the time is less than half a
+    millisecond away."""
+    found = {
+        str(path): lines
+        for path in python_files()
+        if path.parts[0] != "tests" and (lines := asked_timers(syntax_tree(path)))
+    }
+    assert found == {}
+
+
+def test_a_timer_that_is_asked_is_found() -> None:
+    assert asked_timers(ast.parse("timer = 1\nif self._timer.when() < 2:\n    loop.when\n")) == [2]

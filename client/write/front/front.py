@@ -108,6 +108,7 @@ class Front:
             "_side",
             "_wait_seconds_max",
             "_wait_timer",
+            "_waits_until",
             "_was_held",
             "_withdraws",
             "accepting",
@@ -176,8 +177,9 @@ class Front:
         """All positions below are acknowledged."""
 
         self.turn_scheduled = False
-        self._wait_timer: asyncio.TimerHandle | None = None
-        """Runs while adds wait for later ones."""
+        self._wait_timer: asyncio.Handle | None = None
+        """Runs while adds wait for later ones, until :attr:`_waits_until` on the loop's clock."""
+        self._waits_until = 0.0
         self._now = precise_time_of(self.loop)
         self._flow = Flow()
         self._frame_interval_seconds = options.frame_interval_seconds
@@ -345,7 +347,8 @@ class Front:
             else:
                 self._side.send_turn()
         elif payloads and self._wait_timer is None:
-            self._wait_timer = self.loop.call_later(self._wait_seconds_max, self._waited_in_full)
+            self._waits_until = self.loop.time() + self._wait_seconds_max
+            self._wait_timer = self.loop.call_at(self._waits_until, self._waited_in_full)
 
     def _waited_in_full(self) -> None:
         self._flow.on_waited_in_full(self._now())
@@ -356,9 +359,10 @@ class Front:
         an acknowledgement, which has come."""
         at = self.loop.time() + seconds
         if self._wait_timer is not None:
-            if self._wait_timer.when() <= at:
+            if self._waits_until <= at:
                 return
             self._wait_timer.cancel()
+        self._waits_until = at
         self._wait_timer = self.loop.call_at(at, self._side.send_turn)
 
     def take_batch(self) -> Batch | None:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
+import uvloop
 from octavo.client.wire.turn import Turn
 from octavo.client.wire.wire import Outcome, Wire
 from octavo.protocol.errors import (
@@ -384,3 +385,19 @@ async def test_held_answers_of_a_pack_leave_one_by_one_and_newest_first(bookie: 
     assert client.kinds() == {1: [Added], 2: [], 3: [Added]}
     bookie.release(Op.ADD)
     await client.settled()
+
+
+def test_a_deadline_that_is_due_at_once_does_not_disturb_what_is_posted_next() -> None:
+    """For a timer of less than half a millisecond uvloop gives a handle that does not know when it is due."""
+
+    async def post_twice() -> dict[int, list[type]]:
+        async with FakeBookie("b1") as bookie, connected(bookie) as client:
+            bookie.hold(Op.ADD)
+            client.post(1, timeout_seconds=0.0001)
+            client.wire.send_posted()
+            client.post(2, timeout_seconds=0.00005)
+            client.wire.send_posted()
+            await client.settled()
+            return client.kinds()
+
+    assert uvloop.run(post_twice()) == {1: [OctavoTimeoutError], 2: [OctavoTimeoutError]}
