@@ -133,8 +133,7 @@ class Front:
         """``has_short_way``: an add that finds room need not be told to ``side`` first. ``wait_seconds_max``: the
         longest time that adds wait for later adds to join their frame."""
         self._options, self._side = options, side
-        self._withdraws = withdraws
-        self._has_short_way = has_short_way
+        self._withdraws, self._has_short_way = withdraws, has_short_way
         self._wait_seconds_max = wait_seconds_max
         self.loop = asyncio.get_running_loop()
         self.at_turn_end = at_turn_end
