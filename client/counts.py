@@ -3,11 +3,12 @@
 One object for each client, which the pool of connections carries to everything that counts.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
 from octavo.metrics import table
+from octavo.metrics.clock import precise_seconds
 from octavo.metrics.histogram import Histogram
 from octavo.metrics.table import CLIENT_METRICS
 from octavo.protocol.errors import OctavoError
@@ -85,6 +86,38 @@ class ClientCounts:
             table.CLIENT_METADATA_SECONDS: {op: _as_json(seconds) for op, seconds in metadata_seconds.items()},
         }
         return {metric.name: values[metric] for metrics in CLIENT_METRICS.values() for metric in metrics}
+
+
+class AddCounts:
+    """The adds of one writer in the counts of its client."""
+
+    __slots__ = ("_counts", "_sent")
+
+    def __init__(self, counts: ClientCounts) -> None:
+        self._counts = counts
+        self._sent: deque[tuple[int, float]] = deque()
+        """Of each frame that is not acknowledged as a whole: its last id, and when it was pushed."""
+
+    def pushed(self, entries: int, last: int) -> None:
+        """A frame of so many entries was sent; ``last`` is the id of its last one."""
+        self._counts.adds_pending += entries
+        self._sent.append((last, precise_seconds()))
+
+    def acknowledged(self, first: int, last: int, payload_bytes: int) -> None:
+        """These entries are acknowledged, and all below them."""
+        counts, sent = self._counts, self._sent
+        entries = last + 1 - first
+        counts.adds_acknowledged += entries
+        counts.adds_pending -= entries
+        counts.added_bytes += payload_bytes
+        now = precise_seconds()
+        while sent and sent[0][0] <= last:
+            counts.add_seconds.observe(now - sent.popleft()[1])
+
+    def failed(self, entries: int) -> None:
+        """So many entries that were sent will not be acknowledged."""
+        self._counts.adds_pending -= entries
+        self._counts.adds_failed += entries
 
 
 def reason_of(error: OctavoError | None) -> str:

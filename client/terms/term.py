@@ -172,7 +172,7 @@ class OpenedTerm:
                 f"stream {core.id}: no fragment begins behind entries that do not have all copies that it requires: "
                 f"{core.copies.describe()}"
             )
-        if await path.replication.roll(self._next_bookies):
+        if await path.replication.replacing.roll(self._next_bookies):
             return True
         if self.requires_copies and self._holds_acknowledged() and core.life.state is WriterState.OPEN:
             raise UnderReplicatedError(
@@ -199,7 +199,7 @@ class OpenedTerm:
         """Whether a bookie takes no adds of this term, as it lost a disk, and may take those of the next one (rule
         T12)."""
         path = self.core.path
-        return path is not None and path.replication.is_refused_for_doubt
+        return path is not None and path.replication.slots.are_in_doubt
 
     async def renew(self) -> None:
         """Go on in the next term, once everything sent is acknowledged (rule T11). Adds wait meanwhile, and none of
@@ -276,7 +276,7 @@ class OpenedTerm:
         core = self.core
         patience = max(self._options.full_copies_patience_seconds, self._options.resend_delay_seconds)
         while core.path is not None:
-            await core.path.replication.wait_change_settled()
+            await core.path.replication.replacing.wait_settled()
             if core.life.failure is not None:
                 raise core.life.failure
             lacking = core.under_replicated()
@@ -290,7 +290,7 @@ class OpenedTerm:
         """Everything sent is acknowledged: end the term, and go on in the next one."""
         core = self.core
         if core.path is not None:
-            await core.path.replication.wait_change_settled()
+            await core.path.replication.replacing.wait_settled()
             # From choosing the end until the outcome is known nothing is sent or acknowledged.
             core.path.replication.stop()
         pipeline = core.pipeline

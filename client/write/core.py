@@ -301,7 +301,7 @@ class Core:
             self._options.explicit_lac_delay_seconds,
             turn=tools.pool.turn,
             is_adding=self._front.is_adding,
-            send=lambda lac, length: replication.write_lac(
+            send=lambda lac, length: replication.explicit_lacs.write(
                 sealer.seal_explicit_lac(lac, length=length, sealed_at_ms=self._next_sealed_at_ms())
             ),
         )
@@ -325,7 +325,7 @@ class Core:
             if departed.isdisjoint(self.own_metadata.term.bookies):
                 return
             path = self._set_up()
-        path.replication.replace_departed(departed)
+        path.replication.replacing.replace_departed(departed)
 
     async def _change_ensemble(self, change: Commit) -> bool:
         return await self.own_metadata.change_ensemble(change, lambda: self.life.failure is None)
@@ -481,7 +481,7 @@ class Core:
         path = self.path
         too_late = QuorumLostError(
             f"ledger {self.id}: closed before the add reached its ack quorum; "
-            f"{'' if path is None else path.replication.describe()}"
+            f"{'' if path is None else path.replication.slots.describe()}"
         )
         self.life.drained()
         self.own_metadata.stop_watching()
@@ -503,7 +503,7 @@ class Core:
         try:
             async with asyncio.timeout_at(deadline):
                 if self.path is not None:
-                    await self.path.replication.wait_change_settled()
+                    await self.path.replication.replacing.wait_settled()
                 await self.own_metadata.close(pipeline.last_add_confirmed, pipeline.length, pipeline.debt())
         except TimeoutError:
             return MetadataUnavailableError(

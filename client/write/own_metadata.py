@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from octavo.client.write.ensemble_changes import Commit
-from octavo.client.write.front.adds import fenced
+from octavo.client.write.refusals import fenced
 from octavo.metadata.ledger.changes import ChangeEnsemble, CloseLedger, MetadataChange, who_fenced
 from octavo.metadata.ledger.debts import Debt
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState

@@ -2,16 +2,17 @@
 (:mod:`octavo.client.write.copies.copying`) or forces (:mod:`octavo.client.write.deferred.forces`)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.wire.terms_known import TermConnection
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges
+from octavo.client.write.guard import Guard
 from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline
-from octavo.protocol.errors import OctavoError
+from octavo.client.write.quorum_timer import QuorumTimer
+from octavo.client.write.slots import Slots
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.messages import AddFlag
 from octavo.protocol.quorums import Quorums
@@ -33,10 +34,9 @@ class Shell(Protocol):
     options: ClientOptions
     pool: ConnectionPool
     loop: asyncio.AbstractEventLoop
-    connections: list[TermConnection]
-    """By slot."""
-    refusals: list[OctavoError | None]
-    """By slot: the last refusal, while nothing was confirmed since."""
+    guard: Guard
+    slots: Slots
+    quorum_timer: QuorumTimer
     stopped: bool
 
     def perform(self, effects: Sequence[Effect]) -> None:
@@ -45,23 +45,11 @@ class Shell(Protocol):
     def tell(self, effect: Acknowledge | Accept) -> None:
         """Tell the callers of adds."""
 
-    def guarded(self, step: Callable[..., None], *arguments: object) -> None:
-        """Perform a step that the event loop calls; a broken invariant ends the writer."""
-
     def end_trouble(self, position: int, tenure: int) -> None:
         """The bookie has done what it was asked."""
 
     def refused(self, position: int, tenure: int, outcome: Outcome) -> None:
         """The bookie has not done what it was asked."""
-
-    def watch_quorum(self) -> None:
-        """Let the quorum timeout run, if anything is pending."""
-
-    def answer(self, position: int) -> str:
-        """The bookie's last answer, for an error message."""
-
-    def fail(self, error: OctavoError) -> None:
-        """The writer cannot go on."""
 
 
 class Part(Protocol):

@@ -1,10 +1,12 @@
-"""Finds bookies that take the place of others in an ensemble, and tries to reach them (rule M2)."""
+"""Finds bookies that take the place of others in an ensemble, and tries to reach them (rule M2). Those that were
+replaced are not chosen for a while."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from octavo.client.choose.placer import Placer
+from octavo.client.counts import reason_of
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.wire.terms_known import about_terms, lacks_terms
 from octavo.protocol.errors import MetadataUnavailableError, NotEnoughBookiesError, OctavoError
@@ -57,6 +59,11 @@ class Spares:
         """Those of the bookies that can take their slots while the other members of the ensemble stay: some may have
         recovered, and for some there is no spare (rule M6)."""
         return self._placer.keep_spread(self._quorums, ensemble, spares)
+
+    def retire(self, bookie_id: BookieId, refusal: OctavoError | None) -> None:
+        """The bookie has been replaced, after this refusal: it is not chosen for a while."""
+        self._pool.counts.ensemble_changes[reason_of(refusal)] += 1
+        self._pool.put_in_quarantine(bookie_id)
 
     async def _can_be_reached(self, bookie_id: BookieId) -> bool:
         try:

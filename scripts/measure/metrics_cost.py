@@ -39,13 +39,13 @@ LOADS = {
 SWITCH = """
 import os, signal
 from octavo.bookie.server.request_counts import RequestCounts
-from octavo.client.write.replication import Replication
+from octavo.client.counts import AddCounts
 from octavo.metrics.histogram import Histogram
 
 def count_nothing(*arguments):
     pass
 
-def forget(self, counts, effect):
+def forget(self, first, last, payload_bytes):
     self._sent.clear()
 
 def make(self, clock, make=RequestCounts.__init__):
@@ -56,7 +56,7 @@ clocks = []
 RequestCounts.__init__ = make
 others = [
     (RequestCounts, "answered", count_nothing), (RequestCounts, "note_refused", count_nothing),
-    (Replication, "_count_acknowledged", forget), (Histogram, "observe", count_nothing),
+    (AddCounts, "acknowledged", forget), (Histogram, "observe", count_nothing),
 ]
 
 def switch(*signal_and_frame):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import uvloop
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.logs import configure_logging
-from octavo.client.write import replication
+from octavo.client import counts as client_counts
 from octavo.client.write.writer import LedgerWriter
 from octavo.metrics.clock import precise_seconds
 from octavo.metrics.histogram import Histogram
@@ -100,7 +100,7 @@ class Repetition:
 
     def _set(self, observe: Any, look: Callable[[], float]) -> None:
         Histogram.observe = observe  # type: ignore[method-assign]
-        replication.precise_seconds = look  # type: ignore[attr-defined]
+        client_counts.precise_seconds = look  # type: ignore[attr-defined]
         for counts in self._counts:
             counts.clock = look
 

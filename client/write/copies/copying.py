@@ -89,12 +89,12 @@ class Copying:
     async def copy_to_doubtful(self) -> None:
         """Give bookies that refuse this term because they have lost a disk the copies that they lack of what is
         acknowledged, as recovery adds, which they take (rule T12). Adds do not pass meanwhile."""
-        for position, refusal in enumerate(self._shell.refusals):
+        for position, refusal in enumerate(self._shell.slots.refusals):
             if isinstance(refusal, BookieInDoubtError):
                 await self._copy_to_doubtful(position, self.pipeline.tenure(position))
 
     async def _copy_to_doubtful(self, position: int, tenure: int) -> None:
-        connection = self._shell.connections[position]
+        connection = self._shell.slots.connections[position]
         if isinstance(connection, WithoutTerms):
             return
         for run in self.pipeline.acknowledged_lacking(position):
@@ -111,8 +111,8 @@ class Copying:
     def describe_short(self) -> str:
         """Each bookie that lacks copies, for an error message."""
         return "; ".join(
-            f"bookie {connection.bookie_id}: {self._shell.answer(position)}"
-            for position, connection in enumerate(self._shell.connections)
+            f"bookie {connection.bookie_id}: {self._shell.slots.answer(position)}"
+            for position, connection in enumerate(self._shell.slots.connections)
             if self.lacks(position)
         )
 
@@ -150,7 +150,7 @@ class Copying:
         entries = list(self.pipeline.share(effect.run, position))
         taken = self._joining[position][0].post(
             encode_tail(Op.ADD, *self._shell.address, entries),
-            partial(self._shell.guarded, self._joiner_outcome, position, number, attempt),
+            partial(self._shell.guard.run, self._joiner_outcome, position, number, attempt),
             timeout_seconds=self._shell.options.request_timeout_seconds,
         )
         if not taken:
@@ -166,7 +166,7 @@ class Copying:
             self.pipeline.on_joiner_unsent(position, number, attempt)
             shell = self._shell
             shell.loop.call_later(
-                shell.options.resend_delay_seconds, shell.guarded, self._make_joiner_ready, position, attempt
+                shell.options.resend_delay_seconds, shell.guard.run, self._make_joiner_ready, position, attempt
             )
         else:
             self._joiner_failed(position)
@@ -210,7 +210,7 @@ class Copying:
         self._copied = asyncio.Event()
         attempt = self.pipeline.attempt
         removers = [
-            connection.add_state_listener(partial(self._shell.guarded, self._joiner_changed, position, attempt))
+            connection.add_state_listener(partial(self._shell.guard.run, self._joiner_changed, position, attempt))
             for position, (connection, _) in self._joining.items()
         ]
         try:

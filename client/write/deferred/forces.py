@@ -11,7 +11,6 @@ from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.wire import Outcome
 from octavo.client.write.deferred.pipeline import DeferredPipeline
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges
-from octavo.client.write.front.adds import internal_error
 from octavo.client.write.part import Shell
 from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline, SendForce
 from octavo.protocol.errors import UnsupportedOperationError
@@ -69,13 +68,13 @@ class Forces:
             self.force()
         elif self._force_timer is None:
             self._force_timer = self._shell.loop.call_later(
-                self._shell.options.force_interval_seconds, self._shell.guarded, self._force_interval_over
+                self._shell.options.force_interval_seconds, self._shell.guard.run, self._force_interval_over
             )
 
     def force(self) -> None:
         """Have everything pushed so far forced."""
         self._shell.perform(self.pipeline.request_force(self._shell.loop.time()))
-        self._shell.watch_quorum()
+        self._shell.quorum_timer.watch()
 
     def _force_interval_over(self) -> None:
         self._force_timer = None
@@ -103,7 +102,7 @@ class Forces:
         position, number, tenure = effect.position, effect.number, effect.tenure
         address = self._shell.address
         tail = encode_tail(Op.FORCE, address.ledger_id, address.ledger_key, 0, ((effect.first, effect.last),))
-        taken = self._shell.connections[position].post(
+        taken = self._shell.slots.connections[position].post(
             tail,
             partial(self._force_outcome, position, number, tenure),
             timeout_seconds=self._shell.options.request_timeout_seconds,
@@ -120,7 +119,7 @@ class Forces:
                 self.pipeline.on_force_failed(position, number, tenure)
                 self._shell.refused(position, tenure, outcome)
         except Exception as error:
-            self._shell.fail(internal_error(self._shell.address.ledger_id, error))
+            self._shell.guard.broken(error)
             raise
 
     # --- slots ----------------------------------------------------------------------------------------------------
@@ -128,19 +127,20 @@ class Forces:
     def connecting(self, position: int) -> bool:
         """As :meth:`Part.connecting`: a bookie that cannot defer takes no adds, and another process of one has lost
         what it had accepted."""
-        connection = self._shell.connections[position]
+        connection = self._shell.slots.connections[position]
         if isinstance(connection, BookieConnection) and connection.connected:
             if CAPABILITY_DEFERRED_SYNC not in connection.capabilities:
-                self._shell.loop.call_soon(self._shell.guarded, self._cannot_defer, position)
+                self._shell.loop.call_soon(self._shell.guard.run, self._cannot_defer, position)
                 return False
             self.pipeline.on_connected(position, connection.boot_id)
         return True
 
     def _cannot_defer(self, position: int) -> None:
         if not self._shell.stopped:
-            self._shell.fail(
+            bookie_id = self._shell.slots.connections[position].bookie_id
+            self._shell.guard.fail(
                 UnsupportedOperationError(
-                    f"ledger {self._shell.address.ledger_id}: bookie {self._shell.connections[position].bookie_id} "
+                    f"ledger {self._shell.address.ledger_id}: bookie {bookie_id} "
                     'runs a version without deferred sync; upgrade it, or create the ledger with sync="immediate"'
                 )
             )

@@ -9,7 +9,6 @@ from octavo.protocol.errors import (
     EntryTooLargeError,
     InternalError,
     InvalidArgumentError,
-    LedgerFencedError,
     OctavoError,
     TasksCancelledError,
 )
@@ -64,14 +63,6 @@ def reject[T](future: asyncio.Future[T], error: OctavoError, *, may_have_happene
         future.set_exception(copy_error(error, may_have_happened=may_have_happened))
         # Closing the writer reports the failure. The loop need not log it if the application dropped the future.
         future.exception()
-
-
-def fenced(ledger_id: LedgerId, evidence: str) -> LedgerFencedError:
-    """The error of a writer whose ledger another client has opened for recovery. ``evidence``: how it is known."""
-    return LedgerFencedError(
-        f"ledger {ledger_id} is fenced: a client has opened it for recovery, which ends this writer ({evidence}). "
-        "Go on in a new ledger. A client that only reads opens the ledger with recover=False"
-    )
 
 
 def internal_error(ledger_id: LedgerId, error: BaseException) -> OctavoError:

@@ -263,7 +263,7 @@ async def test_force_that_misses_the_quorum_timeout_fails_the_writer_and_waiting
     path = core_of(ledger).path
     assert path is not None
     # The timeout passes, and no caller has asked for a force.
-    await cluster.until(lambda: path.replication._quorum_timer is None)
+    await cluster.until(lambda: not path.replication.quorum_timer.armed)
     if adds:
         await ledger.add(b"y")
     with pytest.raises(QuorumLostError):

@@ -9,7 +9,6 @@ import pytest
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.ensemble_changes import EnsembleChanges, Phase
 from octavo.client.write.pipeline import Pipeline
-from octavo.client.write.replication import metadata_did_not_answer
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import BeginRecovery, update_ledger
 from octavo.protocol.errors import (
@@ -130,22 +129,6 @@ async def test_without_a_spare_the_writer_goes_on_and_says_why_when_it_cannot(cl
     assert raised.value.may_have_happened
     with pytest.raises(QuorumLostError):
         await ledger.close()
-
-
-@pytest.mark.parametrize(
-    ("asked_at", "phase", "expected"),
-    [
-        (None, Phase.SEEKING, False),  # the last answer was that there is no spare
-        (9.5, Phase.SEEKING, True),  # no answer from before the grace to its end
-        (10.0, Phase.SEEKING, True),
-        (10.5, Phase.SEEKING, False),  # answered during the grace, and asked once more
-        (None, Phase.COMMITTING, True),
-    ],
-)
-def test_the_metadata_are_to_blame_only_if_they_left_a_question_open_for_all_of_the_grace(
-    asked_at: float | None, phase: Phase, expected: bool
-) -> None:
-    assert metadata_did_not_answer(asked_at, phase, grace_started_at=10.0) is expected
 
 
 async def test_a_bookie_that_comes_back_before_a_spare_is_found_stays(cluster: FakeCluster) -> None:

@@ -229,7 +229,7 @@ async def roll_to(segment: OpenedTerm, place: Callable[[], Awaitable[Sequence[Bo
     """Roll onto bookies that the test chooses."""
     path = segment.core.path
     assert path is not None
-    return await path.replication.roll(place)
+    return await path.replication.replacing.roll(place)
 
 
 async def test_a_roll_onto_other_bookies_copies_first(logs: LogCluster) -> None:
