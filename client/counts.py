@@ -99,7 +99,7 @@ class AddCounts:
         """Of each frame that is not acknowledged as a whole: its last id, and when it was pushed."""
 
     def pushed(self, entries: int, last: int) -> None:
-        """A frame of so many entries was sent; ``last`` is the id of its last one."""
+        """A frame of this number of entries was sent; ``last`` is the id of its last one."""
         self._counts.adds_pending += entries
         self._sent.append((last, precise_seconds()))
 
@@ -115,7 +115,7 @@ class AddCounts:
             counts.add_seconds.observe(now - sent.popleft()[1])
 
     def failed(self, entries: int) -> None:
-        """So many entries that were sent will not be acknowledged."""
+        """This number of entries that were sent will not be acknowledged."""
         self._counts.adds_pending -= entries
         self._counts.adds_failed += entries
 

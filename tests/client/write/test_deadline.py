@@ -73,7 +73,7 @@ NOT_CONFIRMED = f"{ANSWERS}; the metadata store did not confirm the change of th
         (Phase.SEEKING, 10.0, NO_BOOKIES, MetadataUnavailableError(NOT_CONFIRMED)),
         (Phase.COMMITTING, None, None, MetadataUnavailableError(NOT_CONFIRMED)),
         (Phase.COMMITTING, None, NO_BOOKIES, MetadataUnavailableError(NOT_CONFIRMED)),
-        # It was asked once more during the grace: the answer before tells.
+        # It was asked once more during the grace: the answer before it counts.
         (Phase.SEEKING, 10.5, NO_ANSWER, MetadataUnavailableError(f"{ANSWERS}; no answer from the store")),
         (Phase.SEEKING, 10.5, NO_BOOKIES, None),
         (Phase.SEEKING, 10.5, None, None),
