@@ -11,8 +11,8 @@ When the time is up, the metadata store may have been asked for the change that 
 be waiting to be read in this very turn of the event loop. So while the writer waits for the store the deadline is
 postponed, once for each oldest add: the *grace*.
 
-The error names each bookie and its last answer, and whose fault it is: of the metadata store, of this client's identity,
-or of the bookies. The answers never decide when the time is up.
+The error names each bookie and its last answer, and says whose fault it is: that of the metadata store, of this
+client's identity, or of the bookies. The answers never decide when the time is up.
 
 *How a harness drives it.* When adds begin to wait, call :meth:`Deadline.begins`; at the time that this returns, and at
 each that follows, call :meth:`Deadline.look`, until it returns something else than :class:`LookAgain`. On
