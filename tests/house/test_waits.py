@@ -66,7 +66,7 @@ def test_a_sleep_is_found() -> None:
     assert sleeps(ast.parse(source)) == [2, 3, 5]
 
 
-def test_nobody_asks_a_timer_when_it_is_due() -> None:
+def test_no_code_asks_a_timer_when_it_is_due() -> None:
     """uvloop's answer to ``call_at`` and ``call_later`` is no ``TimerHandle`` if the time is less than half a
     millisecond away."""
     found = {
