@@ -1,6 +1,7 @@
 """Wrong use of the public face: arguments of a wrong type, or another event loop. One error says so, at once."""
 
 import asyncio
+import gc
 import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -240,17 +241,22 @@ async def test_every_call_from_another_event_loop_is_refused_at_once_and_nothing
         assert await client.ledger_metadata(made["LedgerReader"][0].id)
 
 
-def test_a_client_that_outlives_its_event_loop_says_so_when_it_is_closed() -> None:
-    async def make() -> tuple[octavo.Client, Any]:
+def test_a_client_that_outlives_its_event_loop_says_so_when_it_is_closed_and_once_it_is_gone() -> None:
+    async def make() -> octavo.Client:
         async with cluster_of() as cluster:
-            return await octavo.connect(cluster.uri), None
+            return await octavo.connect(cluster.uri)
 
-    client, _ = asyncio.run(make())
-
-    async def leave() -> None:
+    async def leave(client: octavo.Client) -> None:
         async with client:
             pass
 
+    clients = [asyncio.run(make())]
     with pytest.raises(InvalidArgumentError, match="another event loop"):
-        asyncio.run(leave())
-    client._warns_if_unclosed = False
+        asyncio.run(leave(clients[0]))
+
+    def forget() -> None:
+        clients.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="Client.* was not closed"):
+        forget()

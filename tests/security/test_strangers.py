@@ -137,19 +137,19 @@ def test_refusals_of_strangers_have_a_budget_of_lines_and_those_of_principals_do
     loop = SimulationLoop()
     path = tmp_path / "audit.jsonl"
 
+    audit = Audit(AuditFile(path), wall_clock=loop.time)
+    audit.start()
+
     async def run() -> None:
-        audit = Audit(AuditFile(path), wall_clock=loop.time)
-        audit.start()
         await asyncio.sleep(1000)
         for number in range(5000):
             audit.refused("authenticate", "key", peer=f"10.0.{number // 250}.{number % 250}:1", name="x" * 10_000)
         audit.refused("request", "role", principal="p", peer="10.0.0.1:1", operation="READ")
         await asyncio.sleep(EQUAL_REFUSALS_SECONDS + 1)
-        # In a thread of its own: the simulated loop has none.
-        audit._writer.stop()  # type: ignore[union-attr]
 
     loop.run_until_complete(run())
     loop.close()
+    asyncio.run(audit.stop())  # it joins a thread in a thread, of which the simulated loop has none
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     listed = [line for line in lines if line["event"] == "authenticate"]
     assert len(listed) == STRANGERS_LINES_BURST

@@ -9,8 +9,6 @@ from octavo.client.log.seam.lead import LogLead
 from octavo.client.log.seam.view import LogView
 from octavo.client.log.writer.leader import Leader
 from octavo.client.log.writer.lock import LogLock
-from octavo.client.terms.term import OpenedTerm
-from octavo.client.terms.term_writer import TermWriter
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.core import Core
 from octavo.client.write.front.front import Front
@@ -30,11 +28,6 @@ def core_of(writer: LedgerWriter) -> Core:
 def front_of(writer: LedgerWriter | octavo.LogWriter) -> Front:
     """The adds that wait for room, are collected or under way."""
     return writer._front
-
-
-def own_term_of(writer: TermWriter) -> OpenedTerm:
-    """The term that the writer writes."""
-    return writer._own
 
 
 def leader_of(writer: octavo.LogWriter) -> Leader:

@@ -45,15 +45,16 @@ async def test_child_connects_anew(open_store: Opener, uri: str) -> None:
 
 def test_session_is_not_taken_over_by_the_event_loop_that_a_child_goes_on_running(uri: str) -> None:
     loop = asyncio.new_event_loop()
+    before = sockets_of_internet()
     store = loop.run_until_complete(open_zookeeper_store(uri, create=True, lease_seconds=2.0))
     lease = loop.run_until_complete(store.register_bookie(registration("b1")))
-    session = records_of(store).session
-    connection = session._connection
+    connection = sockets_of_internet() - before
+    assert connection
     # Below the handle, which would refuse by itself.
     assert in_child(lambda: loop.run_until_complete(records_of(store).ledger_ids_stop())).startswith("ForkedError: ")
 
     loop.run_until_complete(store.renew_leases())
     assert not lease.lost
-    assert session._connection is connection
+    assert sockets_of_internet() - before == connection, "it is the same one"
     loop.run_until_complete(store.close())
     loop.close()

@@ -52,14 +52,17 @@ async def ten_entries(logs: LogCluster, seconds: float) -> Readers:
     return Readers(log, reader, client, store)
 
 
-async def is_due(reader: octavo.Log) -> None:
-    await eventually(lambda: reader._beginning.is_due)
+async def asks_next() -> None:
+    """Return once a reader that asks :data:`AT_ONCE_SECONDS` after its last question has to ask again."""
+    loop = asyncio.get_running_loop()
+    due_at = loop.time() + AT_ONCE_SECONDS
+    await eventually(lambda: loop.time() >= due_at)
 
 
 async def test_a_reader_that_neither_follows_nor_refreshes_keeps_to_a_truncation(logs: LogCluster) -> None:
     log, reader, _, _ = await ten_entries(logs, AT_ONCE_SECONDS)
     await log.truncate(7)
-    await is_due(reader)
+    await asks_next()
     with pytest.raises(TruncatedError) as told:
         await reader.read(3, 8)
     assert told.value.first_position == reader.first_position == 7
@@ -71,7 +74,7 @@ async def test_an_iteration_ends_where_the_log_was_truncated(logs: LogCluster) -
     async with aclosing(reader.entries(0, 9)) as entries:
         assert (await anext(entries)).payload == b"0"
         await log.truncate(7)
-        await is_due(reader)
+        await asks_next()
         with pytest.raises(TruncatedError, match="position 1 has been truncated; the log begins at 7"):
             await anext(entries)
 
@@ -79,11 +82,11 @@ async def test_an_iteration_ends_where_the_log_was_truncated(logs: LogCluster) -
 async def test_bulk_readers_are_told_when_they_begin_to_read_somewhere(logs: LogCluster) -> None:
     log, reader, _, _ = await ten_entries(logs, AT_ONCE_SECONDS)
     await log.truncate(7)
-    await is_due(reader)
+    await asks_next()
     with pytest.raises(TruncatedError):
         await reader.extents(3, 8)
     await log.truncate(9)
-    await is_due(reader)
+    await asks_next()
     with pytest.raises(TruncatedError):
         async with reader.reader_at(7):
             pass
@@ -111,7 +114,7 @@ async def test_a_reader_asks_no_more_often_than_it_has_to(logs: LogCluster) -> N
 async def test_a_reader_of_a_deleted_log_is_told(logs: LogCluster) -> None:
     _, reader, _, _ = await ten_entries(logs, AT_ONCE_SECONDS)
     await (await logs.client()).delete_log("orders")
-    await is_due(reader)
+    await asks_next()
     for _ in range(2):
         with pytest.raises(NoSuchLogError):
             await reader.read(3, 8)
@@ -130,13 +133,13 @@ async def test_readers_go_on_while_the_store_does_not_answer_and_keep_to_what_it
 
     store.interpose("read_document", late)
     await log.truncate(7)
-    await is_due(reader)
+    await asks_next()
     for _ in range(3):
         assert len(await reader.read(3, 8)) == 6
     assert [record.levelname for record in caplog.records if "where it begins" in record.message] == ["WARNING"]
     answers.set()
     await eventually(lambda: reader.first_position == 7)
-    await is_due(reader)
+    await asks_next()
     with pytest.raises(TruncatedError):
         await reader.read(3, 8)
 

@@ -2,31 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from octavo.client.terms.term import RENEWAL_OFFSET
+from octavo.client.options import ClientOptions
+from octavo.client.terms import term as opened_term
 from octavo.client.terms.term_writer import TermWriter
-from octavo.client.write.write_path import EmptyPipeline
-from octavo.metadata.stream.changes import BeginTakeover, ChangeFragment
+from octavo.metadata.stream.changes import BeginTakeover
 from octavo.metadata.stream.model import StreamState
 from octavo.metadata.updates.update import update_stream
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import (
     BookieInDoubtError,
+    InvalidArgumentError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     OctavoError,
     TermOverError,
 )
-from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Add, Op
-from octavo.protocol.places import offset_of, place, term_of
+from octavo.protocol.places import OFFSET_MAX, offset_of, place, term_of
 from octavo.protocol.quorums import Quorums
 from support.clusters.streams import StreamCluster, stream_cluster
 from support.clusters.writing import PASSWORD
-from support.inside import core_of, front_of, own_term_of
+from support.inside import core_of
 from support.waiting import WAIT_SECONDS, eventually, loop_turns
 
 THREE = Quorums(3, 3, 2)
@@ -39,18 +38,10 @@ async def cluster() -> AsyncIterator[StreamCluster]:
 
 
 async def near_the_end(cluster: StreamCluster, left: int, **options: Any) -> TermWriter:
-    """The writer of a new stream, with this number of places left before its renewal. No bookie holds what is below."""
-    writer = await cluster.client("first", **options).streams.create(THREE, password=PASSWORD)
-    offset = RENEWAL_OFFSET - left
-    base = writer.stream.last_fragment
-    skipped = replace(base, first_entry_id=place(1, offset), first_position=offset)
-    stream = await update_stream(
-        cluster.fake.interposed.real, writer.id, ChangeFragment(base, skipped), writer_token=writer.stream.owner
-    )
-    own_term_of(writer)._own_term._note(stream)
-    core_of(writer).pipeline = EmptyPipeline(place(1, offset), 0)
-    front_of(writer).begin_at(offset)
-    return writer
+    """The writer of a new stream, whose first term is renewed after this number of places."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opened_term, "RENEWAL_OFFSET", left)
+        return await cluster.client("first", **options).streams.create(THREE, password=PASSWORD)
 
 
 def sent(cluster: StreamCluster) -> list[tuple[int, int]]:
@@ -59,32 +50,39 @@ def sent(cluster: StreamCluster) -> list[tuple[int, int]]:
     return [(one.term, offset_of(header_of(one.entries[0]).entry_id)) for one in adds]
 
 
+def test_a_term_ends_before_its_places_do() -> None:
+    """A turn of the loop sends one window at most beyond the place where the renewal begins."""
+    window_max = 1_000_000
+    assert ClientOptions(window_entries=window_max).window_entries == window_max
+    with pytest.raises(InvalidArgumentError):
+        ClientOptions(window_entries=window_max + 1)
+    assert opened_term.RENEWAL_OFFSET + window_max - 1 <= OFFSET_MAX
+
+
 async def test_adds_go_on_in_the_next_term_at_the_next_positions(cluster: StreamCluster) -> None:
     writer = await near_the_end(cluster, 3)
-    first = RENEWAL_OFFSET - 3
-    assert await writer.add_many([b"a", b"b"]) == range(first, first + 2)
+    assert await writer.add_many([b"a", b"b"]) == range(2)
     # The turn that crosses the boundary is sent as it is: there are a million places behind it.
-    assert await writer.add_many([b"c", b"d"]) == range(first + 2, first + 4)
+    assert await writer.add_many([b"c", b"d"]) == range(2, 4)
     assert writer.term == 1
-    assert await writer.add(b"e") == first + 4
-    assert (writer.term, writer.last_position) == (2, first + 4)
-    assert [await writer.add(b"f%d" % at) for at in range(3)] == [first + 5, first + 6, first + 7]
+    assert await writer.add(b"e") == 4
+    assert (writer.term, writer.last_position) == (2, 4)
+    assert [await writer.add(b"f%d" % at) for at in range(3)] == [5, 6, 7]
     await writer.close()
     stream = await cluster.stored(writer.id)
-    assert (stream.state, stream.term, stream.end_position) == (StreamState.AT_REST, 2, first + 7)
+    assert (stream.state, stream.term, stream.end_position) == (StreamState.AT_REST, 2, 7)
     last = stream.last_fragment
-    assert (last.first_entry_id, last.first_position, last.leader_term) == (place(2, 0), first + 4, 1)
+    assert (last.first_entry_id, last.first_position, last.leader_term) == (place(2, 0), 4, 1)
     assert (last.length_before, stream.length) == (4, 11)
     third = await cluster.client("third").take_over(writer.id)
     assert (third.term, third.stream.last_fragment.first_term) == (3, 3)
-    assert await third.add(b"g") == first + 8
+    assert await third.add(b"g") == 8
 
 
 async def test_many_adds_across_the_boundary_keep_their_order(cluster: StreamCluster) -> None:
     writer = await near_the_end(cluster, 100, window_entries=30)
-    first = RENEWAL_OFFSET - 100
     payloads = [b"%d" % at for at in range(300)]
-    assert await writer.add_many(payloads) == range(first, first + 300)
+    assert await writer.add_many(payloads) == range(300)
     assert writer.term == 2
     stored: dict[int, bytes] = {}
     for one in cluster.fake.bookies[0].requests:
@@ -106,13 +104,13 @@ async def test_nothing_of_the_next_term_is_sent_before_everything_is_acknowledge
     waiting = writer.add_nowait(b"c")
     flushed = asyncio.ensure_future(writer.flush())
     await loop_turns(20)
-    assert (sent(cluster), writer.term, waiting.done()) == ([(1, RENEWAL_OFFSET - 1)], 1, False)
+    assert (sent(cluster), writer.term, waiting.done()) == ([(1, 0)], 1, False)
     for bookie in cluster.fake.bookies:
         bookie.release(Op.ADD)
-    assert await waiting == RENEWAL_OFFSET + 1
-    assert [one.result() for one in pending] == [RENEWAL_OFFSET - 1, RENEWAL_OFFSET]
+    assert await waiting == 2
+    assert [one.result() for one in pending] == [0, 1]
     await flushed
-    assert sent(cluster) == [(1, RENEWAL_OFFSET - 1), (2, 0)]
+    assert sent(cluster) == [(1, 0), (2, 0)]
 
 
 async def test_until_the_change_is_known_to_stand_nothing_is_sent(cluster: StreamCluster) -> None:
@@ -131,9 +129,9 @@ async def test_until_the_change_is_known_to_stand_nothing_is_sent(cluster: Strea
     await eventually(lambda: _is_renewed(cluster, writer))
     flushed = asyncio.ensure_future(writer.flush())
     await loop_turns(20)
-    assert (sent(cluster), writer.term) == ([(1, RENEWAL_OFFSET - 1)], 1), "the watch has shown the next term"
+    assert (sent(cluster), writer.term) == ([(1, 0)], 1), "the watch has shown the next term"
     answer.set()
-    assert await asyncio.gather(*waiting) == [RENEWAL_OFFSET + 1, RENEWAL_OFFSET + 2]
+    assert await asyncio.gather(*waiting) == [2, 3]
     await flushed
 
 
@@ -155,7 +153,7 @@ async def test_a_renewal_whose_answer_is_lost_is_recognised(cluster: StreamClust
         return version
 
     cluster.fake.interposed.interpose("compare_and_set_stream", losing)
-    assert await writer.add(b"c") == RENEWAL_OFFSET + 1
+    assert await writer.add(b"c") == 2
     assert (lost, writer.term, (await cluster.stored(writer.id)).term) == ([2], 2, 2)
 
 
@@ -167,7 +165,7 @@ async def test_adds_wait_while_the_store_does_not_answer(cluster: StreamCluster)
     await loop_turns(50)
     assert not waiting.done()
     cluster.fake.interposed.restore()
-    assert await waiting == RENEWAL_OFFSET + 1
+    assert await waiting == 2
 
 
 async def test_a_takeover_that_has_begun_ends_the_writer_and_the_adds_that_waited_did_not_happen(
@@ -216,7 +214,7 @@ async def test_closing_during_a_renewal_in_doubt_lays_to_rest_what_stands(cluste
     assert (stream.state, stream.term, stream.end_position) == (
         StreamState.AT_REST,
         2 if made else 1,
-        RENEWAL_OFFSET,
+        1,
     )
 
 
@@ -290,18 +288,18 @@ async def test_a_writer_that_fails_while_its_renewal_looks_for_bookies_ends_the_
         bookie.hold(Op.ADD)
     pending = writer.add_nowait(b"a")
     await cluster.fake.bookies[0].received(Op.ADD, 1)
-    looking, found = asyncio.Event(), asyncio.Event()
-
-    async def bookies_of_next_term() -> tuple[BookieId, ...]:
-        looking.set()
-        await found.wait()
-        return writer.stream.last_fragment.bookies
-
-    own_term_of(writer)._bookies_of_next_term = bookies_of_next_term  # type: ignore[method-assign]
+    silent = cluster.fake.bookies[2]
+    silent.hello_hung = True
+    silent.disconnect()
+    made = silent.connections_made
+    await silent.until(lambda: silent.connections_made > made)
     renewing = asyncio.ensure_future(writer.renew())
-    await looking.wait()
+    await loop_turns(50)
     core_of(writer).fail(TermOverError("its term is over"))
-    found.set()
+    await loop_turns(50)
+    assert not renewing.done(), "it waits for the bookie"
+    silent.hello_hung = False
+    silent.disconnect()
     async with asyncio.timeout(WAIT_SECONDS):
         await renewing
     with pytest.raises(TermOverError):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from octavo.client.choose import term_ensembles as ensembles
+from octavo.client.terms.own_term import OwnTerm
 from octavo.client.terms.term_writer import TermWriter
 from octavo.metadata.cluster.registration import split_address
 from octavo.metadata.ledger.debts import NO_DEBT
@@ -30,7 +31,7 @@ from octavo.protocol.quorums import Quorums
 from support.clusters.fake_bookie import FakeBookie
 from support.clusters.streams import NOW, StreamCluster, stream_cluster
 from support.clusters.writing import DIGEST, PASSWORD
-from support.inside import core_of, own_term_of
+from support.inside import core_of
 from support.waiting import eventually
 
 THREE = Quorums(3, 3, 2)
@@ -179,9 +180,10 @@ async def test_a_writer_that_leaves_late_and_has_sent_more_than_its_term_has_lea
 ) -> None:
     cluster.fake.interposed.silence("watch_stream")
     writer = await create(cluster)
+    opened = await cluster.fake.store.read_stream(writer.id)
     await writer.add(b"a")
     await terms_of_others(cluster, writer.id, 3)
-    own = own_term_of(writer)._own_term
+    own = OwnTerm(opened, store=cluster.fake.store, retry_seconds=0.01, clock_ms=lambda: 0)
     with pytest.raises(TermOverError):
         await own.close(EntryId(place(1, 1)), 2, NO_DEBT)
 

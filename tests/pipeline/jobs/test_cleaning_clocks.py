@@ -1,5 +1,6 @@
 """What the pipeline deletes by age, where clocks are wrong (rule M5)."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from octavo.client.client import Client
 from octavo.metadata import open_metadata_store
 from octavo.pipeline.base.cluster import connected
 from octavo.pipeline.base.datasets import SEGMENT_GRACE_SECONDS, DatasetStore, Tags, is_old
-from octavo.pipeline.base.manifest import RECENT_MAX, Head, Publication, PublishedLedger, encode_segment
+from octavo.pipeline.base.manifest import RECENT_MAX, Publication, PublishedLedger, encode_segment
 from octavo.pipeline.base.options import parse_source_options
 from octavo.protocol.ids import EntryId, LedgerId
 from support.metadata.interposed_store import InterposedStore
@@ -70,9 +71,16 @@ class Datasets:
 
     async def segment_without_a_head(self) -> None:
         """A job has written a segment, and has yet to write the head that names it."""
+
+        async def stopped(*_arguments: object) -> object:
+            raise asyncio.CancelledError
+
+        self.store.interpose("put_document", stopped)
         ledgers = [PublishedLedger(1_000_000 + number, 1, 1) for number in range(RECENT_MAX + 1)]
-        (part,) = Head().published(Publication(ledgers, "job")).overflow()
-        await self.datasets._write_segment("d", part)
+        with pytest.raises(asyncio.CancelledError):
+            await self.datasets.publish("d", Publication(ledgers, "job"))
+        self.store.interpose("put_document", self.store.real.put_document)
+        (_segment,) = [name async for name in self.store.face.list_documents("datasets/d/segments/")]
 
 
 @pytest.fixture

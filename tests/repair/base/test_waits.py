@@ -3,7 +3,7 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from octavo.client.options import ClientOptions
@@ -40,7 +40,8 @@ class World:
     cluster_id: str
     passed: float = 0.0
     store_off: float = 0.0
-    watches: int = 0
+    faces: list[InterposedStore] = field(default_factory=list)
+    """The stores of the auditors, in their order."""
 
     def now_ms(self, off: float = 0.0) -> int:
         return int((NOON_SECONDS + self.passed + off) * 1000)
@@ -53,8 +54,8 @@ class World:
             return self.now_ms(self.store_off)
 
         face.interpose("time_ms", time_ms)
-        self.watches += 1
-        name = host or f"host-{self.watches}"
+        self.faces.append(face)
+        name = host or f"host-{len(self.faces)}"
         bookie = Auditor("z", face.face, self.cluster_id, self, off)
         pool = ConnectionPool(face.face, cluster_id=self.cluster_id, options=ClientOptions(), rng=random.Random(1))
         settings = RepairSettings(lost_seconds=HOUR, audit_seconds=60.0)
@@ -189,15 +190,13 @@ async def test_an_auditor_that_another_one_has_overtaken_steps_down() -> None:
         await first.observe()
         found = await world.store.read_document(DOCUMENT)
         assert found is not None
-        store = first._store
-        assert isinstance(store, InterposedStore)
 
         async def put(name: str, value: bytes, version: object) -> object:
             await second.observe()
             return await world.store.put_document(name, value, version)  # type: ignore[arg-type]
 
         world.passed += 600
-        store.interpose("put_document", put)
+        world.faces[0].interpose("put_document", put)
         with pytest.raises(MetadataConflictError):
             await first.observe()
 
@@ -206,9 +205,7 @@ async def test_while_all_bookies_are_there_nothing_is_asked_or_noted() -> None:
     async with world_of() as world:
         await world.store.register_bookie(registration("a"))
         auditor = world.auditor([DAY])
-        store = auditor._store
-        assert isinstance(store, InterposedStore)
-        store.make_unavailable("time_ms")
+        world.faces[0].make_unavailable("time_ms")
         await world.audit_for(auditor, 300)
         assert await world.store.read_document(DOCUMENT) is None
         assert auditor.next_at(5.0) is None

@@ -3,6 +3,7 @@ before the dump is not lost by that while one bookie has it. While the metadata 
 nothing by them that cannot be taken back (rule D5)."""
 
 import asyncio
+from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -125,23 +126,23 @@ async def test_nothing_becomes_sure_by_metadata_that_were_put_on_hold_after_they
             await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_an_abandoned_ledger_is_not_recovered_by_older_metadata() -> None:
+async def test_an_abandoned_ledger_is_not_recovered_by_older_metadata(
+    logged: list[MutableMapping[str, object]],
+) -> None:
     """They may name bookies that were replaced since, and lack what was acknowledged since."""
-    async with repair_cluster("abandoned-and-older-metadata", 3, recover_abandoned=False) as cluster:
+    async with repair_cluster("abandoned-and-older-metadata", 4, open_seconds=0.3) as cluster:
         gone = await cluster.client()
         writer = await gone.create_ledger()
         await writer.add_many([payload(writer.id, number, 100) for number in range(5)])
         await cluster.kill_client(gone)
         metadata = await cluster.metadata(writer.id)
         await hold(cluster.store)
-        agents = cluster.members["b0"].agents
-
-        async def begun() -> bool:
-            return bool(agents)
-
-        await eventually(begun)
-        assert not await agents[-1]._recover(metadata)
+        await cluster.stop(metadata.last_fragment.bookies[0])
+        await eventually(lambda: any(one["event"] == "abandoned ledger is not recovered now" for one in logged))
         assert await cluster.metadata(writer.id) == metadata
         await release(cluster.store)
-        assert await agents[-1]._recover(metadata)
-        assert (await cluster.metadata(writer.id)).is_closed
+
+        async def is_closed() -> bool:
+            return (await cluster.metadata(writer.id)).is_closed
+
+        await eventually(is_closed)

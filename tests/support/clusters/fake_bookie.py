@@ -219,9 +219,10 @@ class FakeBookie:
         """Send ``change(reply)`` for every reply to requests of this kind: a bookie that says what is not so."""
         self._altered[op] = change
 
-    def answer(self, kind: type[Request], how: Callable[[Any], Reply]) -> None:
-        """Answer requests of a kind in this way."""
-        self._answers[kind] = how
+    def answer(self, kind: type[Request], how: Callable[[Any], Reply]) -> Callable[[Any], Reply]:
+        """Answer requests of a kind in this way. Gives the way in which they were answered so far."""
+        before, self._answers[kind] = self._answers[kind], how
+        return before
 
     def hang(self) -> None:
         """Stop reading from every socket: what is sent piles up at the sender."""

@@ -13,6 +13,8 @@ from octavo.bookie.companion import CompanionView
 from octavo.bookie.config import load_config
 from octavo.bookie.offline.layout import Layout
 from octavo.bookie.offline.reset_identity import reset_identity
+from octavo.client.client import Client
+from octavo.client.options import ClientOptions
 from octavo.metadata import LedgerMetadata, MetadataStore, open_metadata_store
 from octavo.metadata.cluster.repair_states import (
     DOCUMENT,
@@ -78,6 +80,8 @@ class RepairCluster:
         self.store = store
         self.members: dict[str, Member] = {}
         self._stack = stack
+        self._stores: dict[octavo.Client, MetadataStore] = {}
+        """Those of the clients."""
         self._killed: set[octavo.Client] = set()
 
     # --- bookies ----------------------------------------------------------------------------------------------------
@@ -142,7 +146,11 @@ class RepairCluster:
     # --- clients and ledgers ----------------------------------------------------------------------------------------
 
     async def client(self, **options: Any) -> octavo.Client:
-        client = await octavo.connect(self.uri, **(CLIENT | options))
+        store = await open_metadata_store(self.uri)
+        client = Client(
+            store, cluster_id=await store.cluster_id(), options=ClientOptions.from_keywords(CLIENT | options)
+        )
+        self._stores[client] = store
         self._stack.push_async_callback(self._close_client, client)
         return client
 
@@ -150,8 +158,7 @@ class RepairCluster:
         """The client's process dies: its ledgers stay open, and it replaces no bookie any more. While its writer lived,
         it would replace a bookie that does not confirm an add, or is lost."""
         self._killed.add(client)
-        await client._store.close()  # first: from here on it changes no metadata
-        await client._departures.close()
+        await self._stores[client].close()  # first: from here on it changes no metadata
         await connections_of(client).close()
 
     async def _close_client(self, client: octavo.Client) -> None:

@@ -12,8 +12,10 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from octavo.metadata import MetadataStore
+from octavo.metadata.cluster.registration import split_address
 from octavo.metadata.zookeeper.messages import close_session, handshake, parse_handshake
 from octavo.metadata.zookeeper.store import ZooKeeperRecordStore
 from support.inside import handle_of
@@ -52,7 +54,7 @@ def records_of(store: MetadataStore) -> ZooKeeperRecordStore:
 async def expire_session(records: ZooKeeperRecordStore) -> None:
     """End the session of a handle, as the servers do that have not heard it for its timeout."""
     session = records.session
-    session_id, (host, port) = session.session_id, session._servers[0]
+    session_id, (host, port) = session.session_id, split_address(urlsplit(records.uri).netloc)
     hello = handshake(session_id, session._password, session.timeout_seconds, 0)
     ended = False
     while not ended:

@@ -10,7 +10,9 @@ import signal
 import sys
 from typing import Any
 
-import octavo
+from octavo.client.client import Client
+from octavo.client.options import ClientOptions
+from octavo.metadata import open_metadata_store
 
 
 def say(*words: object) -> None:
@@ -20,25 +22,29 @@ def say(*words: object) -> None:
 
 
 async def main(uri: str, name: str, lease_seconds: float) -> None:
-    async with octavo.connect(uri, lease_seconds=lease_seconds) as client, client.open_log(name) as log:
-        store: Any = log._store
-        ask = store.lock
-        stopped = False
+    store: Any = await open_metadata_store(uri, lease_seconds=lease_seconds)
+    ask = store.lock
+    stopped = False
 
-        async def lock(*arguments: Any) -> Any:
-            nonlocal stopped
-            say("asks")
-            lease = await ask(*arguments)
-            if not stopped:
-                stopped = True
-                say("stops")
-                os.kill(os.getpid(), signal.SIGSTOP)
-            return lease
+    async def lock(*arguments: Any) -> Any:
+        nonlocal stopped
+        say("asks")
+        lease = await ask(*arguments)
+        if not stopped:
+            stopped = True
+            say("stops")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return lease
 
-        store.lock = lock
-        async with log.lead() as writer:
-            say("leads", writer.term)
-            await writer.add(b"candidate")
+    store.lock = lock
+    options = ClientOptions(lease_seconds=lease_seconds)
+    async with (
+        Client(store, cluster_id=await store.cluster_id(), options=options) as client,
+        client.open_log(name) as log,
+        log.lead() as writer,
+    ):
+        say("leads", writer.term)
+        await writer.add(b"candidate")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from octavo.client.client import Client
+from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.stream.view import StreamView
 from octavo.client.options import ClientOptions
 from octavo.client.read.terms import PieceMovedError
-from octavo.client.terms.streams import Streams
 from octavo.metadata.ledger.changes import ReplaceMember
 from octavo.metadata.stream.changes import SealStream
 from octavo.metadata.stream.model import StreamMetadata
@@ -57,10 +57,12 @@ async def logs(tmp_path: Path) -> AsyncIterator[LogCluster]:
 class StreamLog:
     """A log that is a stream: a handle of a client that reads, and another client that writes terms."""
 
-    def __init__(self, logs: LogCluster, reader: octavo.Log, streams: Streams) -> None:
+    def __init__(self, logs: LogCluster, reader: octavo.Log, access: LedgerAccess) -> None:
         self.logs = logs
         self.reader = reader
-        self.streams = streams
+        self.access = access
+        """Of the client that writes."""
+        self.streams = access.streams
         self.ledger_id = view_of(reader).document.ledger_id  # type: ignore[attr-defined]
 
     async def write(self, *payloads: bytes) -> int:
@@ -97,7 +99,7 @@ async def stream_log(logs: LogCluster, quorums: Quorums = THREE, **options: floa
     client = await logs.client(**options)
     sizes = quorums.ensemble_size, quorums.write_quorum, quorums.ack_quorum
     log = await client.create_log("orders", *sizes, password=PASSWORD)
-    return StreamLog(logs, log, access_of(await logs.client()).streams)
+    return StreamLog(logs, log, access_of(await logs.client()))
 
 
 async def test_positions_are_dense_over_terms(logs: LogCluster) -> None:
@@ -340,7 +342,7 @@ async def test_a_lac_of_a_later_term_makes_a_reader_read_the_metadata(logs: LogC
     assert place_in_first is not None
     second = await made.streams.take_over(made.ledger_id, password=PASSWORD)
     await second.add_many([b"b", b"c"])
-    fresh = StreamView(view._access, view.document, view.root, PASSWORD)
+    fresh = StreamView(made.access, view.document, view.root, PASSWORD)
     async with fresh.reading(place_in_first) as reader:
         assert reader.ledger_closed
         assert reader.last_add_confirmed == place(first.term, 0)

@@ -19,6 +19,7 @@ from octavo.client.log.seam.lead import LeadHost, LogLead
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.writer import LogWriter
 from octavo.client.options import ClientOptions
+from octavo.client.write.write_path import EmptyPipeline
 from octavo.metadata.store.values import LeaseEnd
 from octavo.protocol.errors import (
     InternalError,
@@ -30,6 +31,7 @@ from octavo.protocol.errors import (
 )
 from simulation.engine.loop import SimulationLoop
 from support.inside import leader_of
+from support.metadata.ledger_metadata import open_ledger
 
 TIMEOUT_SECONDS: Final = 1.0
 OTHERS_MAX: Final = 3 if os.environ.get("OCTAVO_LONG") else 2
@@ -46,9 +48,15 @@ class Segment(ActiveSegment):
         self.acknowledged_count = 0
         self.moved = asyncio.Event()
         self.core = cast(Any, self)
+        # What statistics say of the bookies: that nothing was sent to them.
+        self.term, self.path, self.pipeline = open_ledger(number).current_term, None, EmptyPipeline(0, 0)
 
     def at_turn_end(self, step: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(step)
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.entries[: self.acknowledged_count]))
 
     @property
     def length_pushed(self) -> int:
@@ -394,17 +402,16 @@ def test_a_roll_that_is_asked_for_in_the_turn_in_which_another_ends_is_made() ->
         await asyncio.sleep(0.01)
         scene.lead.answer()
         await scene.lead.began.wait()
-        rolling = leader_of(scene.writer)._rolls.rolling
-        assert rolling is not None
-        assert rolling.done()
+        seen = scene.writer.statistics()
+        assert (seen.rolls, seen.is_rolling) == (1, True), "it is made, and its end is not noted yet"
         payload = scene.writer.add_nowait(b"b0")
         leader_of(scene.writer).adds.send_turn()
         scene.lead.active.acknowledge()
-        under_way: list[object] = []
-        loop.call_later(0.005, lambda: under_way.append(leader_of(scene.writer)._rolls.rolling))
+        under_way: list[bool] = []
+        loop.call_later(0.005, lambda: under_way.append(scene.writer.statistics().is_rolling))
         loop.call_later(0.01, scene.lead.answer)
         await scene.writer.roll()  # begins in this very step
-        assert under_way != [None], "a heal or a close could not stop it"
+        assert under_way == [True], "a heal or a close could not stop it"
         assert payload.result() == 1
         assert [segment.entries for segment in scene.lead.segments] == [[b"a0"], [b"b0"], []]
         await scene.writer.close()
