@@ -69,6 +69,8 @@ class WriterTools(NamedTuple):
     """The time of day, which is sealed into the entries."""
     wait_seconds_max: float = WAIT_SECONDS_MAX
     """The longest time that adds wait for later adds to join their frame."""
+    frame_clock: Callable[[], float] | None = None
+    """Gives the seconds by which frames are due; None: the loop's, with more than whole milliseconds."""
 
     def clock_ms(self) -> int:
         """The time of day in milliseconds since 1970."""

@@ -62,6 +62,7 @@ class LedgerWriter(Closable):
             FrontSide(self._send_turn, self._check_usable, self._refuse_for_ever),
             tools.pool.turn.at_end,
             wait_seconds_max=tools.wait_seconds_max,
+            clock=tools.frame_clock,
         )
         self._core = core = make_core(
             CoreFront(

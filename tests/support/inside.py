@@ -11,7 +11,6 @@ from octavo.client.log.writer.leader import Leader
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.core import Core
-from octavo.client.write.front.front import Front
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata import MetadataStore
 from octavo.metadata.store.handle import Handle
@@ -23,11 +22,6 @@ import octavo
 def core_of(writer: LedgerWriter) -> Core:
     """What seals, sends and closes for the writer."""
     return writer._core
-
-
-def front_of(writer: LedgerWriter | octavo.LogWriter) -> Front:
-    """The adds that wait for room, are collected or under way."""
-    return writer._front
 
 
 def leader_of(writer: octavo.LogWriter) -> Leader:

@@ -129,9 +129,11 @@ class Front:
         withdraws: bool = False,
         has_short_way: bool = True,
         wait_seconds_max: float = WAIT_SECONDS_MAX,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """``has_short_way``: an add that finds room need not be told to ``side`` first. ``wait_seconds_max``: the
-        longest time that adds wait for later adds to join their frame."""
+        longest time that adds wait for later adds to join their frame. ``clock`` gives the seconds by which frames are
+        due; None: the loop's, with more than whole milliseconds."""
         self._options, self._side = options, side
         self._withdraws, self._has_short_way = withdraws, has_short_way
         self._wait_seconds_max = wait_seconds_max
@@ -179,7 +181,7 @@ class Front:
         self._wait_timer: asyncio.Handle | None = None
         """Runs while adds wait for later ones, until :attr:`_waits_until` on the loop's clock."""
         self._waits_until = 0.0
-        self._now = precise_time_of(self.loop)
+        self._now = precise_time_of(self.loop) if clock is None else clock
         self._flow = Flow()
         self._frame_interval_seconds = options.frame_interval_seconds
         self._next_frame_at = 0.0

@@ -23,7 +23,6 @@ from octavo.protocol.errors import LedgerFencedError
 from octavo.protocol.ids import EntryId
 from octavo.protocol.messages import Add, Op
 from support.clusters.writing import FakeCluster, fake_cluster
-from support.inside import front_of
 
 
 @pytest.fixture
@@ -197,9 +196,8 @@ class StandingClock:
 
 async def writer_and_clock(cluster: FakeCluster) -> tuple[LedgerWriter, StandingClock]:
     """A writer whose frames are never due unless its clock goes on."""
-    ledger, clock = await cluster.writer(), StandingClock()
-    front_of(ledger)._now = clock
-    return ledger, clock
+    cluster.frame_clock = clock = StandingClock()
+    return await cluster.writer(), clock
 
 
 async def test_adds_that_came_behind_a_frame_wait_until_one_comes_after_the_interval(behind_one: FakeCluster) -> None:

@@ -54,6 +54,8 @@ class FakeCluster:
     """Those of the writers, in their order, and of whatever else a test makes."""
     writers: list[LedgerWriter] = field(default_factory=list)
     wait_seconds_max: float = WAIT_SECONDS_MAX
+    frame_clock: Callable[[], float] | None = None
+    """By which the frames of later writers are due; None: as for every client."""
 
     async def writer(
         self,
@@ -93,7 +95,9 @@ class FakeCluster:
             Versioned(metadata, version),
             secrets,
             WriterTools(
-                self.store, pool, placer, checked, lambda: datetime.fromtimestamp(0, UTC), self.wait_seconds_max
+                *(self.store, pool, placer, checked, lambda: datetime.fromtimestamp(0, UTC)),
+                wait_seconds_max=self.wait_seconds_max,
+                frame_clock=self.frame_clock,
             ),
         )
         self.writers.append(writer)
