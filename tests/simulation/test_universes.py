@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 from simulation.engine.limits import CHANGED_OFTEN, EVICTED, LIMITS
+from simulation.engine.old_peers import ALONE, IN_PACKS, OF_SEVERAL_LEDGERS, OLD_BOOKIES
 from simulation.plan import SIZES, draw_size
 from support.commands.simulator import run_program, simulate
 from support.tree import ROOT
@@ -18,6 +19,9 @@ SEEDS: Final = 100
 
 SMALL_SEEDS: Final = 40
 LARGE_SEEDS: Final = 6
+
+PACK_SEEDS: Final = 6
+"""Seeds of universes in which a client has many ledgers."""
 
 LIMIT_SEEDS: Final = 150
 """Largest number of seeds after which each limit must have been reached."""
@@ -101,6 +105,24 @@ def test_universes_whose_logs_keep_books_of_their_copies_pass() -> None:
         "stream: term taken over",
     ):
         assert re.search(rf"[1-9]\d* in +\d+% of seeds  {counted}$", run.stdout, re.MULTILINE), counted
+
+
+def test_universes_in_which_a_client_has_many_ledgers_pass() -> None:
+    """Most adds travel in packs; ledgers are fenced meanwhile, bookies fail, and some peers know no packs."""
+    run = simulate(f"1-{PACK_SEEDS}", "--size", "quick", "--set", "packs=1")
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
+    counted = {name: int(number) for number, name in re.findall(r"^ +(\d+) in +\d+% of seeds  (.+)$", run.stdout, re.M)}
+    for name in (
+        OLD_BOOKIES,
+        "answer: LedgerFencedError",
+        "forces",
+        "log: judged",
+        "packs: ledgers fenced while they are written",
+    ):
+        assert counted[name], name
+    assert counted[IN_PACKS] > 2 * counted[ALONE]
+    assert counted[OF_SEVERAL_LEDGERS] > PACK_SEEDS
+    assert counted["packs: ledgers judged on the disks"] > 50 * PACK_SEEDS
 
 
 def test_universe_in_which_repair_has_more_to_say_than_fits_passes() -> None:

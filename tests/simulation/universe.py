@@ -18,6 +18,7 @@ from octavo.bookie.storage.settings import StorageSettings
 from octavo.protocol.errors import OctavoError
 from simulation.engine.limits import CHANGED_OFTEN, limits_counted
 from simulation.engine.logs import LogJudge
+from simulation.engine.old_peers import old_peers
 from simulation.engine.patches import Patch
 from simulation.faults.endurance import endure
 from simulation.faults.guarding import Intruding, end_a_principal, guards
@@ -27,10 +28,12 @@ from simulation.faults.restore import MetadataRestore
 from simulation.judges.history import Violation
 from simulation.judges.judge import Judge
 from simulation.judges.judge_of_logs import JudgeOfLogs
+from simulation.judges.judge_of_many import JudgeOfMany
 from simulation.judges.wholeness import wait_until_whole
 from simulation.plan import Plan, draw_plan
 from simulation.workload.log_keepsakes import Standby
 from simulation.workload.log_workload import PASSWORD, Following, Leading, Tidying
+from simulation.workload.throng import Fencing, Throng
 from simulation.workload.workload import Deleting, Reading, Work, Writing
 from simulation.world import REPAIRS_MAX, Application, ClientHost, Machine, World
 
@@ -85,7 +88,7 @@ def _run(seed: int, plan: Plan | None, lines: bool, course: "Course | None" = No
         endure(plan, seed, {"crowds": 0}, drawn=True)  # these have a course of their own
     world = World(seed, plan)
     failure: BaseException | None = None
-    with world.logs, _turned(plan.knobs, plan.storage), limits_counted(world), guards(world):
+    with world.logs, _turned(plan.knobs, plan.storage), limits_counted(world), guards(world), old_peers(world):
         try:
             world.loop.run_until_complete((course or Universe)(world).run())
         except Exception as error:
@@ -232,8 +235,10 @@ class Universe:
 
     def _start_applications(self) -> list[asyncio.Future[None]]:
         world, plan, rng = self.world, self.world.plan, self.rng
+        if plan.hardships.packs:
+            return self._run_all(self._works_with_many())
         if plan.logs:
-            return self._start_log_applications()
+            return self._run_all(self._works_with_logs())
         works: list[list[Work]] = [[] for _ in range(plan.clients)]
         for number in range(plan.ledgers):
             writing = Writing(world, world.rng_for(f"writer {number}"), plan.adds // plan.ledgers, self.ended)
@@ -251,7 +256,18 @@ class Universe:
             works[rng.randrange(plan.clients)].append(Deleting(world, world.rng_for("deleter"), self.ended).run)
         return self._run_all(works)
 
-    def _start_log_applications(self) -> list[asyncio.Future[None]]:
+    def _works_with_many(self) -> list[list[Work]]:
+        """One client with many ledgers, one that fences some of them, and the logs of the seed in both."""
+        world, plan = self.world, self.world.plan
+        works = self._works_with_logs() if plan.logs else [[], []]
+        works[0].append(Throng(world, world.rng_for("throng"), plan.ledgers, self.ended).run)
+        reading = Reading(world, world.rng_for("reader"), recovers=False, ended=self.ended)
+        works[1] += [Fencing(world, world.rng_for("fencing"), self.ended).run, reading.run]
+        if plan.deletes:
+            works[1].append(Deleting(world, world.rng_for("deleter"), self.ended).run)
+        return works
+
+    def _works_with_logs(self) -> list[list[Work]]:
         """Clients that lead, follow and tidy the same logs. They stand in for the clients that use ledgers."""
         world, plan = self.world, self.world.plan
         works: list[list[Work]] = [[] for _ in range(plan.log_clients)]
@@ -266,7 +282,7 @@ class Universe:
                 self._keep_standbys(name)
             operator = Tidying(world, world.rng_for(f"{name} operator"), name, self.ended)
             works[log % plan.log_clients].append(operator.run)
-        return self._run_all(works)
+        return works
 
     def _keep_standbys(self, name: str) -> None:
         """Start processes that keep handles of a log to the end, and are no applications that end."""
@@ -348,7 +364,11 @@ class Universe:
         """Have a new client recover and read every ledger and compare all replicas."""
         if self.world.plan.judge_hindered:
             self._hold_up_machine()
-        judge = JudgeOfLogs(self.world) if self.world.plan.logs else Judge(self.world)
+        judge: JudgeOfMany | JudgeOfLogs | Judge
+        if self.world.plan.hardships.packs:
+            judge = JudgeOfMany(self.world)
+        else:
+            judge = JudgeOfLogs(self.world) if self.world.plan.logs else Judge(self.world)
         judging = self.world.host("judge").run(judge.run, "judge")
         _, late = await asyncio.wait([judging], timeout=LIVENESS_SECONDS_MAX)
         if late:

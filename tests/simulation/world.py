@@ -476,6 +476,8 @@ class World:
             if metadata is not None:
                 self.host_judge.check(metadata)
             before, self._latest[ledger_id] = self._latest.get(ledger_id), metadata
+            if before is None and metadata is not None:
+                self.log_histories.ledger_made(metadata, self.metadata.asking)
             if before is not None and metadata is not None:
                 self.naming.check(before, metadata)
             if metadata is None:

@@ -82,6 +82,8 @@ class MetadataService:
         self.slow_changes_until = 0.0
         """When the last delayed change takes effect, whether its client lives or not."""
         self.server = MemoryServer("simulated", rng=rng)
+        self.asking: Process | None = None
+        """The process whose request is being served."""
         self.on_ledger: Callable[[LedgerId, bytes | None], None] | None = None
         """Called with every version of every ledger's metadata; None: deleted."""
         self.on_document: Callable[[str, bytes | None], None] | None = None
@@ -197,10 +199,12 @@ class MetadataService:
             return
         outcome: Any = None
         failure: Exception | None = None
+        self.asking = process
         try:
             outcome = serve()
         except Exception as error:
             failure = error
+        self.asking = None
         if faults.lose_answer_chance and self.rng.random() < faults.lose_answer_chance:
             self.trace.count("metadata: change applied, answer lost" if change else "metadata: answer lost")
             self._give_up(process, answer)

@@ -15,6 +15,7 @@ from simulation.faults.crowd_plan import crowd_in
 from simulation.faults.host_faults import share_hosts
 from simulation.faults.returns import RETURNS
 from simulation.plan import NEEDS_BUDGET, Plan, run_agents
+from simulation.workload.throng_plan import open_many
 
 
 class Hardship(NamedTuple):
@@ -131,6 +132,12 @@ def _is_plain(plan: Plan) -> bool:
     return not (plan.logs or plan.aimed or plan.restores_metadata or plan.guarded or plan.deferred or plan.full_copies)
 
 
+def _may_have_many(plan: Plan) -> bool:
+    others = plan.hardships.crowds or plan.hardships.hosts or plan.hardships.returns or plan.hardships.absences
+    kinds = plan.aimed or plan.restores_metadata or plan.guarded or plan.deferred or plan.full_copies
+    return not (kinds or others or plan.repairs_die or plan.agents)
+
+
 HARDSHIPS: dict[str, Hardship] = {
     "absences": Hardship(0.1, _has_logs, _be_absent),
     "clocks": Hardship(0.1, _has_logs, _set_clocks),
@@ -140,5 +147,6 @@ HARDSHIPS: dict[str, Hardship] = {
     "turns": Hardship(0.1, lambda plan: not plan.aimed, _take_long_turns),
     "impatience": Hardship(0.15, _has_logs, _be_impatient),
     "hosts": Hardship(0.03, _may_share_hosts, share_hosts),
+    "packs": Hardship(0.04, _may_have_many, open_many),
 }
 """Field of :class:`simulation.faults.hardships.Hardships` -> what it means."""

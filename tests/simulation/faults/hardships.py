@@ -30,3 +30,9 @@ class Hardships:
     """Whether every host has two bookies, which fail together (``host_faults.py``)."""
     impatience: bool = False
     """Whether callers of log writers give up, add many at once, and try again (``log_impatience.py``)."""
+    packs: bool = False
+    """Whether a client has many ledgers open at once, so that most requests travel in packs (``throng.py``)."""
+    old_bookie_chance: float = 0.0
+    """Chance that a bookie that starts is of a version that knows no packs."""
+    old_client_chance: float = 0.0
+    """Chance that a client is of such a version."""

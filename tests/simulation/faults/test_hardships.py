@@ -13,6 +13,7 @@ from octavo.protocol.errors import Doubt, OctavoTimeoutError
 from octavo.protocol.ids import BookieId
 from simulation.campaign import Order
 from simulation.engine.loop import Process, SimulationLoop
+from simulation.engine.old_peers import OLD_BOOKIES, OLD_CLIENTS, PACKS
 from simulation.faults.absences import ABSENCES
 from simulation.faults.endurance import HARDSHIPS
 from simulation.faults.nemesis import Nemesis
@@ -20,7 +21,7 @@ from simulation.faults.returns import Returns
 from simulation.judges.history import Violation
 from simulation.judges.log_history import Fate, Leader, LogHistory
 from simulation.judges.retention_history import Piece, RetentionHistory
-from simulation.plan import draw_plan
+from simulation.plan import Plan, draw_plan
 from simulation.universe import START_SECONDS_MAX, Universe, run_universe
 from simulation.world import EPOCH, World
 
@@ -379,3 +380,23 @@ def test_fewer_are_said_to_be_added_than_were_read(leader: Leader) -> None:
     leader.log.holds(4, leader.adds[1].payload)
     with pytest.raises(Violation, match="P6"):
         leader.many_added(indexes, error, 1)
+
+
+# --- many ledgers -----------------------------------------------------------------------------------------------------
+
+
+def plan_with_many(*, old_bookies: float, old_clients: float) -> Plan:
+    plan = Order(3, size="quick", settings={"packs": 1, "logs": 0}).plan()
+    plan.disturbances, plan.ledgers = {}, 30
+    plan.hardships.old_bookie_chance, plan.hardships.old_client_chance = old_bookies, old_clients
+    return plan
+
+
+@pytest.mark.parametrize(("old_bookies", "old_clients"), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)])
+def test_packs_travel_between_peers_that_both_know_them(old_bookies: float, old_clients: float) -> None:
+    outcome = run_universe(3, plan_with_many(old_bookies=old_bookies, old_clients=old_clients))
+    assert outcome.ok, outcome.explanation
+    assert bool(outcome.counters[PACKS]) is not bool(old_bookies or old_clients)
+    assert bool(outcome.counters[OLD_BOOKIES]) is bool(old_bookies)
+    assert bool(outcome.counters[OLD_CLIENTS]) is bool(old_clients)
+    assert outcome.counters["adds acknowledged"] > 30

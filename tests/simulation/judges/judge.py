@@ -32,10 +32,10 @@ class Share(NamedTuple):
     entry_ids: list[int]
 
 
-def shares(ledger: LedgerHistory) -> list[Share]:
-    """The share of every bookie in a closed ledger, computed independently from the definition of a write set."""
+def shares(ledger: LedgerHistory, end: int) -> list[Share]:
+    """The share of every bookie in the entries of a ledger up to ``end``, computed independently from the definition of
+    a write set."""
     metadata, (ensemble, write, _) = ledger.current, ledger.quorums
-    end = -1 if metadata.last_entry_id is None else metadata.last_entry_id
     stops = [fragment.first_entry_id for fragment in metadata.fragments[1:]] + [end + 1]
     found = []
     for fragment, stop in zip(metadata.fragments, stops, strict=True):
@@ -62,11 +62,12 @@ class Judge:
         client = await host.connect()
         for ledger in self.world.history.ledgers.values():
             if not ledger.deleted:
-                await self._judge(host, client, ledger)
+                await self.examine(host, client, ledger)
         await client.close()
         self.world.history.check_all()
 
-    async def _judge(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
+    async def examine(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
+        """Recover and read a ledger, and compare its replicas."""
         count = await self._read(host, client, ledger)
         end = ledger.end
         if ledger.deleted:
@@ -104,7 +105,7 @@ class Judge:
         books = ledger.current
         lost = {bookie_id for machine in world.unlucky for bookie_id in machine.ids}
         copies: Counter[int] = Counter()
-        for share in shares(ledger):
+        for share in shares(ledger, end):
             if share.bookie_id in lost:
                 copies.update(share.entry_ids)
                 if ledger.private:  # whatever it has lost, it gives nothing away

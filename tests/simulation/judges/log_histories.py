@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from octavo.client.log.documents.chain import LogDocument, LogState, decode_page
 from octavo.client.log.documents.cursors import decode_cursors
-from octavo.client.log.documents.names import name_of_document
+from octavo.client.log.documents.names import list_document, name_of_document
 from octavo.client.log.documents.stream import AnyLogDocument, StreamLogDocument, decode_any_log
 from octavo.metadata.ledger.model import LOG_KEY, LedgerMetadata
 from octavo.metadata.memory import MemoryServer
@@ -15,6 +15,7 @@ from octavo.metadata.store.driver import Kind
 from octavo.metadata.stream.any_metadata import decode_either
 from octavo.metadata.stream.pages import PAGES_PREFIX
 from octavo.protocol.ids import LedgerId
+from simulation.engine.loop import Process
 from simulation.judges.chain_history import ChainHistory
 from simulation.judges.history import LedgerHistory, Violation
 from simulation.judges.log_history import LogHistory
@@ -43,6 +44,8 @@ class LogHistories:
         self._current: dict[str, str] = {}
         """Document -> the log id in it."""
         self._streams: dict[LedgerId, StreamLogHistory] = {}
+        self._late: dict[LedgerId, Process] = {}
+        """Ledger made for a chain that no document names any more -> the process that made it."""
 
     def of(self, log_id: str) -> LogHistory:
         """The history of a log that exists or existed."""
@@ -135,6 +138,16 @@ class LogHistories:
         """The log whose stream this is."""
         return self._streams[ledger_id]
 
+    def ledger_made(self, metadata: LedgerMetadata, maker: Process | None) -> None:
+        """Record a ledger that is made for a log when that has been deleted. Its maker deletes it, unless it dies."""
+        name = metadata.custom_metadata.get(LOG_KEY)
+        if (
+            name is not None
+            and maker is not None
+            and list_document(name.decode()) not in self.store.server.records[Kind.DOCUMENT]
+        ):
+            self._late[metadata.ledger_id] = maker
+
     def ledger_deleted(self, ledger_id: LedgerId) -> None:
         """Check that a deleted ledger is in no list (rule L3), and of no log that exists (rule P13)."""
         if ledger_id in self._streams:
@@ -147,11 +160,13 @@ class LogHistories:
 
     def left_over(self) -> str:
         """Ledgers that were made for a log and belong to none, and pages that no stream names; empty when there is
-        nothing."""
+        nothing. What a request of a creator that has died makes after the log was deleted does not count (the limit of
+        rule P13)."""
         wanted = {stream.document.ledger_id for stream in self.streams() if not stream.deleted}
         for log in self.all.values():
             if isinstance(log, ChainHistory):
                 wanted.update(log.listed())
+        wanted.update(ledger_id for ledger_id, maker in self._late.items() if not maker.alive)
         ledgers = []
         for key, stored in self.store.server.records[Kind.LEDGER].items():
             ledger_id = LedgerId(int(key))

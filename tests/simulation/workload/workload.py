@@ -36,6 +36,63 @@ def note_answer(world: World, where: str, what: str, error: OctavoError) -> None
     world.note(where, "%s: %s %s", what, type(error).__name__, error.message)
 
 
+async def create_ledger(
+    world: World, rng: random.Random, host: ClientHost, client: Client, *, deferred: bool
+) -> tuple[LedgerWriter, LedgerHistory] | None:
+    """Create a ledger of a random kind, and record it. None if that has failed again and again."""
+    ensemble, write, ack = world.plan.quorums
+    password = rng.choice((b"", b"secret"))
+    digest = rng.choice((Digest.CRC32C, Digest.HMAC_SHA256))
+    private = world.plan.guarded and bool(password)
+    sync: Literal["immediate", "deferred"] = "deferred" if deferred else "immediate"
+    full_copies = rng.choice(BOOKS) if world.plan.full_copies else None
+    for _ in range(CREATE_ATTEMPTS_MAX):
+        try:
+            writer = await client.create_ledger(
+                ensemble,
+                write,
+                ack,
+                password=password,
+                digest=digest,
+                private=private,
+                sync=sync,
+                full_copies=full_copies,
+            )
+        except OctavoError as error:
+            note_answer(world, host.name, "create", error)
+            await asyncio.sleep(0.3)
+            continue
+        ledger = LedgerHistory(writer.id, world.plan.quorums, password, digest, partial(_confirmed_by, writer))
+        ledger.silent = partial(_is_silent, host)
+        ledger.writer, ledger.private, ledger.deferred = host.name, private, deferred
+        world.history.opened(ledger)
+        world.note(host.name, "writes ledger %d", writer.id)
+        return writer, ledger
+    return None
+
+
+async def close_ledger(world: World, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory) -> None:
+    """Close a ledger, and check where it ends."""
+    try:
+        await writer.close()
+    except OctavoError as error:
+        note_answer(world, host.name, f"close of {writer.id}", error)
+        return
+    if ledger.deferred:
+        judged(world, partial(world.history.confirmed, ledger, ledger.begun - 1))
+    confirmed = -1 if writer.last_add_confirmed is None else writer.last_add_confirmed
+    if ledger.end != confirmed and not ledger.deleted:
+        raise Violation("W9", f"ledger {writer.id}: closed at {confirmed}, the metadata say {ledger.end}")
+
+
+def judged(world: World, verdict: Callable[[], None]) -> None:
+    """End the universe if the history finds a rule broken."""
+    try:
+        verdict()
+    except Violation as violation:
+        world.violate(violation)
+
+
 LEDGERS_PER_WRITER_MAX = 4
 """Ledgers that one writing application creates at most, one after another."""
 
@@ -66,7 +123,7 @@ class Writing:
                 return
 
     async def _write_one(self, host: ClientHost, client: Client) -> bool:
-        made = await self._create(host, client)
+        made = await create_ledger(self.world, self.rng, host, client, deferred=self.world.plan.deferred)
         if made is None:
             return False
         writer, ledger = made
@@ -80,40 +137,8 @@ class Writing:
         if self._leave_open and not self.ended():
             # Left open for readers that follow it and for recovery. Client.close closes it if no client has.
             return True
-        await self._close(host, writer, ledger)
+        await close_ledger(self.world, host, writer, ledger)
         return True
-
-    async def _create(self, host: ClientHost, client: Client) -> tuple[LedgerWriter, LedgerHistory] | None:
-        world, rng = self.world, self.rng
-        ensemble, write, ack = world.plan.quorums
-        password = rng.choice((b"", b"secret"))
-        digest = rng.choice((Digest.CRC32C, Digest.HMAC_SHA256))
-        private = world.plan.guarded and bool(password)
-        sync: Literal["immediate", "deferred"] = "deferred" if world.plan.deferred else "immediate"
-        full_copies = rng.choice(BOOKS) if world.plan.full_copies else None
-        for _ in range(CREATE_ATTEMPTS_MAX):
-            try:
-                writer = await client.create_ledger(
-                    ensemble,
-                    write,
-                    ack,
-                    password=password,
-                    digest=digest,
-                    private=private,
-                    sync=sync,
-                    full_copies=full_copies,
-                )
-            except OctavoError as error:
-                note_answer(world, host.name, "create", error)
-                await asyncio.sleep(0.3)
-                continue
-            ledger = LedgerHistory(writer.id, world.plan.quorums, password, digest, partial(_confirmed_by, writer))
-            ledger.silent = partial(_is_silent, host)
-            ledger.writer, ledger.private, ledger.deferred = host.name, private, world.plan.deferred
-            world.history.opened(ledger)
-            world.note(host.name, "writes ledger %d", writer.id)
-            return writer, ledger
-        return None
 
     async def _add_all(self, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory) -> None:
         rng, world = self.rng, self.world
@@ -157,7 +182,7 @@ class Writing:
             note_answer(self.world, host.name, f"force of {writer.id}", error)
         else:
             self.world.trace.count("forces")
-            self._judge(partial(self.world.history.confirmed, ledger, covered))
+            judged(self.world, partial(self.world.history.confirmed, ledger, covered))
 
     async def _add(
         self, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory, index: int, payload: bytes
@@ -171,28 +196,10 @@ class Writing:
                 note_answer(world, host.name, f"add {index} to {writer.id}", error)
             elif isinstance(error, InternalError | WouldBlock):
                 raise Violation("no defects", f"add {index}: {error.message}") from error
-            self._judge(partial(world.history.add_failed, ledger, index, may_have_happened=error.may_have_happened))
+            judged(world, partial(world.history.add_failed, ledger, index, may_have_happened=error.may_have_happened))
         else:
             world.trace.count("adds acknowledged")
-            self._judge(partial(world.history.acknowledged, ledger, index, entry_id))
-
-    async def _close(self, host: ClientHost, writer: LedgerWriter, ledger: LedgerHistory) -> None:
-        try:
-            await writer.close()
-        except OctavoError as error:
-            note_answer(self.world, host.name, f"close of {writer.id}", error)
-            return
-        if ledger.deferred:
-            self._judge(partial(self.world.history.confirmed, ledger, ledger.begun - 1))
-        confirmed = -1 if writer.last_add_confirmed is None else writer.last_add_confirmed
-        if ledger.end != confirmed and not ledger.deleted:
-            raise Violation("W9", f"ledger {writer.id}: closed at {confirmed}, the metadata say {ledger.end}")
-
-    def _judge(self, verdict: Callable[[], None]) -> None:
-        try:
-            verdict()
-        except Violation as violation:
-            self.world.violate(violation)
+            judged(world, partial(world.history.acknowledged, ledger, index, entry_id))
 
 
 def _confirmed_by(writer: LedgerWriter) -> int | None:
@@ -222,11 +229,11 @@ class Reading:
                 orphans = [ledger for ledger in ledgers if self.recovers and ledger.orphaned]
                 ledger = rng.choice(orphans or ledgers)
                 if not self.recovers:
-                    await self._try(host, client, ledger)
+                    await self.visit(host, client, ledger)
                 elif ledger.end is None or rng.random() < 0.2:
                     # Often several at once, as when every client that watches a writer takes it for failed.
                     crowd = rng.choice((1, 1, 2, 3))
-                    await asyncio.gather(*(self._try(host, client, ledger) for _ in range(crowd)))
+                    await asyncio.gather(*(self.visit(host, client, ledger) for _ in range(crowd)))
 
     async def _pause(self) -> None:
         """Wait a while; a recovering application often stops waiting when a writer appears to have failed."""
@@ -243,13 +250,14 @@ class Reading:
             if orphaned and rng.random() < 0.7:
                 return
 
-    async def _try(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
+    async def visit(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
+        """Read or follow a ledger, or recover and read it; that may fail."""
         try:
-            await self._visit(host, client, ledger)
+            await self._open_and_read(host, client, ledger)
         except OctavoError as error:
             note_answer(self.world, host.name, f"reader of {ledger.ledger_id}", error)
 
-    async def _visit(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
+    async def _open_and_read(self, host: ClientHost, client: Client, ledger: LedgerHistory) -> None:
         world, rng = self.world, self.rng
         if self.recovers:
             world.note(host.name, "recovers ledger %d", ledger.ledger_id)

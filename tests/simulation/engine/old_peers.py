@@ -1,0 +1,102 @@
+"""Bookies and clients of a version that knows no packs, and what travels in packs in a universe with many ledgers.
+
+A bookie that knows none does not offer the capability, and must not be sent a pack. A client that knows none does not
+see that it is offered. Whether a process is an old one is drawn when it says hello for the first time: a bookie that is
+restarted may be another one than before.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from octavo.bookie.server import connection
+from octavo.bookie.server.connection import Connection
+from octavo.client.wire import wire
+from octavo.protocol.messages import Add, Force, Hello, WriteLac
+from octavo.protocol.packs import CAPABILITY_PACKS, decode_pack
+from simulation.engine.loop import Process
+from simulation.engine.patches import patch
+from simulation.judges.history import Violation
+from simulation.world import World
+
+PACKS = "packs: sent to a bookie"
+OF_SEVERAL_LEDGERS = "packs: with requests of ten ledgers or more"
+IN_PACKS = "packs: adds in packs"
+ALONE = "packs: adds that came alone"
+OLD_BOOKIES = "packs: bookie that knows none started"
+OLD_CLIENTS = "packs: client that knows none started"
+
+
+class _Ages:
+    """Which processes are old ones."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = world.rng_for("old peers")
+        self._old: dict[Process, bool] = {}
+
+    def is_old(self, process: Process, chance: float, counter: str) -> bool:
+        """Whether this process is one."""
+        old = self._old.get(process)
+        if old is None:
+            old = self._old[process] = self._rng.random() < chance
+            self._world.trace.count(counter, old)
+        return old
+
+
+@contextmanager
+def old_peers(world: World) -> Iterator[None]:
+    """Let bookies and clients be old ones, and count what comes in packs, inside the block. Does nothing in universes
+    without many ledgers."""
+    hardships = world.plan.hardships
+    if not hardships.packs:
+        yield
+        return
+    ages, count = _Ages(world), world.trace.count
+
+    @patch(connection, "encode_hello")
+    def encode_hello(original: Any, hello: Hello) -> bytes:
+        if ages.is_old(world.loop.current, hardships.old_bookie_chance, OLD_BOOKIES):
+            hello = _without_packs(hello)
+        encoded: bytes = original(hello)
+        return encoded
+
+    @patch(wire, "decode_hello")
+    def decode_hello(original: Any, values: Any) -> Any:
+        hello = original(values)
+        if isinstance(hello, Hello) and ages.is_old(world.loop.current, hardships.old_client_chance, OLD_CLIENTS):
+            return _without_packs(hello)
+        return hello
+
+    @patch(Connection, "_pack")
+    def pack(original: Any, self: Connection, values: Any, body: Any) -> None:
+        process = world.loop.current
+        if ages.is_old(process, hardships.old_bookie_chance, OLD_BOOKIES):
+            world.violate(Violation("packs", f"{process.name} does not offer packs, and is sent one"))
+            return
+        _, requests = decode_pack(values)
+        count(PACKS)
+        ledgers = {request.ledger_id for request in requests if isinstance(request, Add | WriteLac | Force)}
+        count(OF_SEVERAL_LEDGERS, len(ledgers) >= 10)
+        count(IN_PACKS, sum(type(request) is Add for request in requests))
+        original(self, values, body)
+
+    @patch(Connection, "_add")
+    def add(original: Any, self: Connection, request_id: int, request: Any) -> None:
+        if request_id not in self._replies._packed:
+            count(ALONE)
+        original(self, request_id, request)
+
+    patches = (encode_hello, decode_hello, pack, add)
+    for one in patches:
+        one.apply()
+    try:
+        yield
+    finally:
+        for one in reversed(patches):
+            one.undo()
+
+
+def _without_packs(hello: Hello) -> Hello:
+    return replace(hello, capabilities=tuple(name for name in hello.capabilities if name != CAPABILITY_PACKS))
