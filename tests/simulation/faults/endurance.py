@@ -34,6 +34,8 @@ def endure(plan: Plan, seed: int, settings: Mapping[str, int], *, drawn: bool) -
     for name, hardship in HARDSHIPS.items():
         rng = random.Random(f"{seed} {name}")
         wanted = drawn and rng.random() < hardship.share and hardship.suits(plan)
+        if name == "crowds" and settings.get("packs"):
+            wanted = False  # that course of events has ledgers of its own
         if settings.get(name, wanted):
             setattr(plan.hardships, name, True)
             hardship.endure(plan, rng)
@@ -133,9 +135,10 @@ def _is_plain(plan: Plan) -> bool:
 
 
 def _may_have_many(plan: Plan) -> bool:
+    """Large universes have several clients, and stay what they are."""
     others = plan.hardships.crowds or plan.hardships.hosts or plan.hardships.returns or plan.hardships.absences
     kinds = plan.aimed or plan.restores_metadata or plan.guarded or plan.deferred or plan.full_copies
-    return not (kinds or others or plan.repairs_die or plan.agents)
+    return plan.clients == 1 and not (kinds or others or plan.repairs_die or plan.agents)
 
 
 HARDSHIPS: dict[str, Hardship] = {

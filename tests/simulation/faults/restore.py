@@ -40,13 +40,16 @@ class MetadataRestore:
 
     async def run(self) -> None:
         """Restore the older copy, let the bookies run, and restore the newest state. Raises :class:`Violation`."""
-        older, newest = self._copy, self._world.metadata.copy()
-        if older is None or self._creates_what_the_copy_had_allocated(older, newest):
+        older = self._copy
+        if older is None:
+            return
+        await self._settle()  # what clients asked for before they ended is in the newest state, too
+        newest = self._world.metadata.copy()
+        if self._creates_what_the_copy_had_allocated(older, newest):
             return
         missing = len(newest.records[Kind.LEDGER].keys() - older.records[Kind.LEDGER].keys())
         self._world.trace.count("metadata: restored to an older state")
         self._world.trace.count("metadata: ledgers missing from a restored state", missing)
-        await self._settle()
         fences = self._fences()
         self._world.trace.count("metadata: fences during restores", len(fences))
         await self._restore(older, "an older copy")
