@@ -37,8 +37,8 @@ class Replies:
         self._tasks: set[asyncio.Task[None]] = set()
         self._packed: set[int] = set()
         """Ids of requests that came in packs and are outstanding."""
-        self._done: list[int] = []
-        """Ids of requests of packs that have succeeded in this turn of the event loop."""
+        self._done: list[tuple[int, Op]] = []
+        """Ids and operations of the requests of packs that have succeeded in this turn of the event loop."""
         self.outstanding = 0
         self.began_at = 0.0
         """When the request arrived that is being dispatched, by the clock of the counts."""
@@ -103,7 +103,7 @@ class Replies:
             if body:
                 self._finish(body)
             else:
-                self._finish_packed(request_id)
+                self._finish_packed(request_id, op)
 
     # --- replies ----------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Replies:
         """Send the reply of the request that is being dispatched."""
         self._counts.answered(reply.op, self.began_at)
         if request_id in self._packed:
-            self._finish_packed(request_id)
+            self._finish_packed(request_id, reply.op)
         else:
             self._finish(reply.encode(request_id))
 
@@ -132,7 +132,7 @@ class Replies:
                 return
             counts.add_seconds.observe(now - began_at)
             if request_id in self._packed:
-                self._finish_packed(request_id)
+                self._finish_packed(request_id, Op.ADD)
             else:
                 self._finish(Added().encode(request_id))
         else:
@@ -147,12 +147,12 @@ class Replies:
         self._packed.discard(request_id)
         self._finish(encode_error(request_id, op, error))
 
-    def _finish_packed(self, request_id: int) -> None:
+    def _finish_packed(self, request_id: int, op: Op) -> None:
         """A request of a pack has succeeded: it is answered when the turn of the event loop ends, with the others."""
         self._packed.discard(request_id)
         if not self._done:
             asyncio.get_running_loop().call_soon(self.send_done)
-        self._done.append(request_id)
+        self._done.append((request_id, op))
 
     def send_done(self) -> None:
         """Answer the requests of packs that have succeeded, unless the bookie has been paused since for so long that it
@@ -162,12 +162,13 @@ class Replies:
             return
         now = self._counts.clock()
         if now >= self._standing.sure_until and not self._standing.may_confirm(now):
-            for request_id in done:
-                self.refuse(request_id, Op.ADD, self._standing.refusal(may_have_happened=True))
+            for request_id, op in done:
+                self.refuse(request_id, op, self._standing.refusal(may_have_happened=True))
             return
         self.outstanding -= len(done)
-        for start in range(0, len(done), ENTRIES_PER_FRAME_MAX):
-            self.send(encode_done(done[start : start + ENTRIES_PER_FRAME_MAX]))
+        done_ids = [request_id for request_id, _ in done]
+        for start in range(0, len(done_ids), ENTRIES_PER_FRAME_MAX):
+            self.send(encode_done(done_ids[start : start + ENTRIES_PER_FRAME_MAX]))
         if self.watched:
             self._on_finished()
 

@@ -12,7 +12,19 @@ from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.metadata.cluster.registration import UNREGISTERED_SECONDS_MAX
 from octavo.protocol.errors import BookieShuttingDownError, OctavoError
 from octavo.protocol.frames import FrameDecoder, unpack_body
-from octavo.protocol.messages import Add, AddFlag, ListEntries, Op, Read, ReadFlag, ReadLac, Request, decode_reply
+from octavo.protocol.messages import (
+    Add,
+    AddFlag,
+    Forced,
+    LacWritten,
+    ListEntries,
+    Op,
+    Read,
+    ReadFlag,
+    ReadLac,
+    Request,
+    decode_reply,
+)
 
 LEASE = 10.0
 
@@ -199,3 +211,30 @@ async def test_what_a_pack_has_done_is_confirmed_only_if_it_may_be_when_the_answ
     assert replies.outstanding == 1
     await asyncio.sleep(0)
     assert len(list(FrameDecoder().feed(sent.data))) == len(answers), "nothing is answered twice"
+
+
+async def forced() -> Forced:
+    return Forced()
+
+
+async def test_the_refusal_of_a_packs_request_names_its_own_operation(
+    standing: Standing, now: Now, lease: Lease
+) -> None:
+    """Each kind that a pack may hold: what the counts and the answers say of it must not depend on the pack."""
+    counts = RequestCounts(now)
+    replies, sent = Replies(lambda: None, counts, standing), Sent()
+    replies.connected(sent)  # type: ignore[arg-type]
+    replies.begin_pack(5, 3)
+    replies.added(5, replies.began_at, None)
+    replies.finish(LacWritten(), 6)
+    now.seconds += LEASE + 1
+    lease.slept = True
+    await replies.start(7, Op.FORCE, forced(), None)
+    replies.send_done()
+    assert [answer[:2] for answer in map(unpack_body, FrameDecoder().feed(sent.data))] == [
+        [5, int(Op.ADD)],
+        [6, int(Op.WRITE_LAC)],
+        [7, int(Op.FORCE)],
+    ]
+    assert {op: count for (op, _), count in counts.refused.items()} == {Op.ADD: 1, Op.WRITE_LAC: 1, Op.FORCE: 1}
+    assert replies.outstanding == 0
