@@ -23,7 +23,7 @@ from simulation.world import World
 PACKS = "packs: sent to a bookie"
 OF_SEVERAL_LEDGERS = "packs: with requests of ten ledgers or more"
 IN_PACKS = "packs: adds in packs"
-ALONE = "packs: adds that came alone"
+ADDS = "packs: adds served, in packs and alone"
 OLD_BOOKIES = "packs: bookie that knows none started"
 OLD_CLIENTS = "packs: client that knows none started"
 
@@ -84,8 +84,7 @@ def old_peers(world: World) -> Iterator[None]:
 
     @patch(Connection, "_add")
     def add(original: Any, self: Connection, request_id: int, request: Any) -> None:
-        if request_id not in self._replies._packed:
-            count(ALONE)
+        count(ADDS)
         original(self, request_id, request)
 
     patches = (encode_hello, decode_hello, pack, add)
