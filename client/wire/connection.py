@@ -107,7 +107,7 @@ class BookieConnection:
     @property
     def requests_under_way(self) -> int:
         """Requests without an outcome."""
-        return 0 if self._wire is None else self._wire.outstanding
+        return 0 if self._wire is None else self._wire.requests_under_way
 
     @property
     def last_error(self) -> OctavoError | None:

@@ -64,8 +64,8 @@ class OutstandingPacks:
         self._packs: dict[int, OutstandingPack] = {}
         """By first id, in the order in which they were sent."""
 
-    def __bool__(self) -> bool:
-        return bool(self._packs)
+    def __len__(self) -> int:
+        return len(self._packs)
 
     @property
     def requests(self) -> int:

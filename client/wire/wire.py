@@ -161,9 +161,9 @@ class Wire(asyncio.Protocol):
         """Set when the transport is gone; never set if there was none."""
 
     @property
-    def outstanding(self) -> int:
-        """Frames without an outcome."""
-        return len(self._outstanding)
+    def requests_under_way(self) -> int:
+        """Requests without an outcome: each request of a pack for itself, and what was posted and has not been sent."""
+        return len(self._outstanding) - len(self._packs) + self._packs.requests + len(self._posted)
 
     @property
     def takes_long_polls(self) -> bool:

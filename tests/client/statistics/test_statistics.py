@@ -319,3 +319,21 @@ async def test_requests_that_a_bookie_holds_are_under_way(logs: LogCluster) -> N
         for bookie in logs.bookies:
             bookie.release(Op.ADD)
         await adding
+
+
+async def test_each_request_of_a_pack_is_under_way(logs: LogCluster) -> None:
+    client = await logs.client()
+    async with client.create_ledger(3, 3, 2) as one, client.create_ledger(3, 3, 2) as other:
+        for ledger in (one, other):
+            await ledger.add(b"0")
+        for bookie in logs.bookies:
+            bookie.hold(Op.ADD)
+        adding = [ledger.add_nowait(b"1") for ledger in (one, other)]
+        for bookie_id in one.statistics().replication.ensemble:
+            bookie = next(bookie for bookie in logs.bookies if bookie.bookie_id == bookie_id)
+            await eventually(lambda bookie=bookie: bookie.packs[-1:] == [2])  # type: ignore[misc]
+        assert sum(one.requests_under_way for one in client.statistics().bookies.values()) == 6
+        for bookie in logs.bookies:
+            bookie.release(Op.ADD)
+        await asyncio.gather(*adding)
+        await eventually(lambda: not any(one.requests_under_way for one in client.statistics().bookies.values()))

@@ -116,12 +116,12 @@ def done(*request_ids: int) -> bytes:
 async def test_what_is_posted_in_one_turn_leaves_in_one_frame(bookie: FakeBookie, client: Client) -> None:
     client.post(1, 2, 3)
     lac = client.post_lac(4)
-    assert client.wire.outstanding == 0
+    assert client.wire.requests_under_way == 4, "they are posted, and have no outcome"
     await client.settled()
     assert bookie.packs == [4]
     assert client.kinds() == {1: [Added], 2: [Added], 3: [Added]}
     assert lac == [LacWritten()]
-    assert client.wire.outstanding == 0
+    assert client.wire.requests_under_way == 0
 
 
 async def test_a_request_that_is_posted_alone_travels_alone(bookie: FakeBookie, client: Client) -> None:
@@ -211,23 +211,24 @@ async def test_a_refusal_in_a_pack_reaches_its_own_request_and_no_other(bookie: 
     client.post(1, 2, 3, 4, 5)
     await client.settled()
     assert client.kinds() == {1: [Added], 2: [LedgerFencedError], 3: [Added], 4: [UnauthorizedError], 5: [Added]}
-    assert client.wire.outstanding == 0
+    assert client.wire.requests_under_way == 0
 
 
 async def test_answers_in_any_order_and_in_pieces_reach_their_own_requests(bookie: FakeBookie, client: Client) -> None:
     bookie.drop(Op.ADD)
     client.post(1, 2, 3, 4)
     await bookie.received(Op.ADD, 4)
+    assert client.wire.requests_under_way == 4, "in one frame"
     bookie.say(done(FIRST_ID + 2))
     await client.settled(3)
     assert client.kinds() == {1: [], 2: [], 3: [Added], 4: []}
     bookie.say(frame_of(encode_error(FIRST_ID, Op.ADD, LedgerFencedError("fenced"))))
     await client.settled(1)
-    assert client.wire.outstanding == 1
+    assert client.wire.requests_under_way == 2, "those of the pack that wait"
     bookie.say(done(FIRST_ID + 1, FIRST_ID + 3))
     await client.settled()
     assert client.kinds() == {1: [LedgerFencedError], 2: [Added], 3: [Added], 4: [Added]}
-    assert client.wire.outstanding == 0
+    assert client.wire.requests_under_way == 0
 
 
 async def test_one_answer_to_several_packs_reaches_each_and_what_is_in_none_is_ignored(
