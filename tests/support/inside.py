@@ -5,10 +5,8 @@ What a writer, a reader, a log or a client is doing, their ``statistics()`` say;
 
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.active_segment import ActiveSegment
-from octavo.client.log.seam.lead import LogLead
 from octavo.client.log.seam.view import LogView
 from octavo.client.log.writer.leader import Leader
-from octavo.client.log.writer.lock import LogLock
 from octavo.client.wire.pool import ConnectionPool
 from octavo.client.write.core import Core
 from octavo.client.write.writer import LedgerWriter
@@ -32,18 +30,6 @@ def leader_of(writer: octavo.LogWriter) -> Leader:
 def active_of(writer: octavo.LogWriter) -> ActiveSegment:
     """The segment that the leader writes."""
     return leader_of(writer).adds.segment
-
-
-def lead_of(writer: octavo.LogWriter) -> LogLead:
-    """What the leader leaves to the layout of its log."""
-    return leader_of(writer)._lead
-
-
-def lock_of(writer: octavo.LogWriter) -> LogLock:
-    """The lock under which the leader leads."""
-    lock = leader_of(writer)._lease
-    assert lock is not None
-    return lock
 
 
 def view_of(log: octavo.Log) -> LogView:

@@ -12,7 +12,7 @@ from octavo.client.log.documents.names import lock_name
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import MetadataUnavailableError, NotLeaderError
 from support.clusters.log_cluster import LogCluster, collect
-from support.inside import lead_of, line_of
+from support.inside import line_of
 from support.metadata.interposed_store import InterposedStore
 from support.metadata.metadata_clusters import LEASE_SECONDS
 from support.waiting import WAIT_SECONDS, eventually
@@ -30,6 +30,7 @@ class Leader(NamedTuple):
     client: octavo.Client
     handle: MetadataStore
     writer: octavo.LogWriter
+    log_id: str
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ async def leader_of(logs: LogCluster) -> Leader:
     log = await client.create_log("orders", layout=logs.layout, full_copies=logs.full_copies)  # type: ignore[arg-type]
     writer = await log.lead()
     await writer.add(b"0")
-    return Leader(client, handle, writer)
+    return Leader(client, handle, writer, log.statistics().log_id)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -64,7 +65,7 @@ def _has_got_again(leader: Leader, count: int) -> bool:
 
 async def _is_wanted(leader: Leader) -> bool:
     """Whether another client waits for the lock."""
-    return await line_of(leader.handle).waiting(lock_name(lead_of(leader.writer).log_id)) == 1
+    return await line_of(leader.handle).waiting(lock_name(leader.log_id)) == 1
 
 
 async def _lead(log: octavo.Log) -> octavo.LogWriter:
@@ -175,7 +176,7 @@ async def test_the_reason_of_a_lease_that_was_lost_says_how_late_it_was(
     leader = await leader_of(logs)
     other = await logs.metadata.open()
     await logs.metadata.advance(LEASE_SECONDS + 1, asleep=leader.handle)
-    held = await asyncio.wait_for(other.lock(lock_name(lead_of(leader.writer).log_id), "another"), WAIT_SECONDS)
+    held = await asyncio.wait_for(other.lock(lock_name(leader.log_id), "another"), WAIT_SECONDS)
     await leader.handle.renew_leases()
     await asyncio.wait_for(leader.writer.lost.wait(), WAIT_SECONDS)
     (text,) = said(caplog)
