@@ -86,6 +86,7 @@ class OpenedTerm:
             on_limit=self._begin_renewal,
         )
         self._options = tools.options
+        self._renewal_offset = tools.renewal_offset
         self._token = token
         self._on_term = on_term
         self._ensembles = Ensembles(tools.pool, tools.placer)
@@ -101,7 +102,8 @@ class OpenedTerm:
         first = stream.last_fragment
         assert first.first_entry_id == place(stream.term, 0), "nothing has been written in it"
         self._term = stream.term
-        self._renewal_place = place(stream.term, RENEWAL_OFFSET)
+        offset = RENEWAL_OFFSET if self._renewal_offset is None else self._renewal_offset(stream.term)
+        self._renewal_place = place(stream.term, offset)
         self.core.begin(
             first.first_entry_id,
             first.length_before,

@@ -71,6 +71,8 @@ class WriterTools(NamedTuple):
     """The longest time that adds wait for later adds to join their frame."""
     frame_clock: Callable[[], float] | None = None
     """Gives the seconds by which frames are due; None: the loop's, with more than whole milliseconds."""
+    renewal_offset: Callable[[int], int] | None = None
+    """Gives the offset from which a term of a stream, by its number, is renewed; None: short of its last place."""
 
     def clock_ms(self) -> int:
         """The time of day in milliseconds since 1970."""

@@ -13,6 +13,7 @@ OWN_SLEEPS = {
     "tests/bookie/server/test_repair_reads.py": "the time of the simulator's loop, which passes at once",
     "tests/client/log/writer/test_log_adds_in_one_turn.py": "the time of the simulator's loop, which passes at once",
     "tests/client/log/writer/test_log_writer_in_one_turn.py": "the time of the simulator's loop, which passes at once",
+    "tests/client/recover/test_stream_taker.py": "the time of the simulator's loop, which passes at once",
     "tests/pipeline/source/test_scan.py": "a function that Spark runs in a worker without the tests' modules",
     "tests/pipeline/sink/test_sink.py": "a class that Spark runs in a worker without the tests' modules",
     "tests/repair/base/test_keep_running.py": "the time of the simulator's loop, which passes at once",

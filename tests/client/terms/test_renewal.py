@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from octavo.client.options import ClientOptions
-from octavo.client.terms import term as opened_term
+from octavo.client.terms.term import RENEWAL_OFFSET
 from octavo.client.terms.term_writer import TermWriter
 from octavo.metadata.stream.changes import BeginTakeover
 from octavo.metadata.stream.model import StreamState
@@ -39,9 +39,12 @@ async def cluster() -> AsyncIterator[StreamCluster]:
 
 async def near_the_end(cluster: StreamCluster, left: int, **options: Any) -> TermWriter:
     """The writer of a new stream, whose first term is renewed after this number of places."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opened_term, "RENEWAL_OFFSET", left)
-        return await cluster.client("first", **options).streams.create(THREE, password=PASSWORD)
+
+    def renewal_offset(term: int) -> int:
+        return left if term == 1 else RENEWAL_OFFSET
+
+    client = cluster.client("first", renewal_offset=renewal_offset, **options)
+    return await client.streams.create(THREE, password=PASSWORD)
 
 
 def sent(cluster: StreamCluster) -> list[tuple[int, int]]:
@@ -56,7 +59,7 @@ def test_a_term_ends_before_its_places_do() -> None:
     assert ClientOptions(window_entries=window_max).window_entries == window_max
     with pytest.raises(InvalidArgumentError):
         ClientOptions(window_entries=window_max + 1)
-    assert opened_term.RENEWAL_OFFSET + window_max - 1 <= OFFSET_MAX
+    assert RENEWAL_OFFSET + window_max - 1 <= OFFSET_MAX
 
 
 async def test_adds_go_on_in_the_next_term_at_the_next_positions(cluster: StreamCluster) -> None:

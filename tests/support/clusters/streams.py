@@ -1,7 +1,7 @@
 """Clients of streams on a cluster of fake bookies."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -48,8 +48,10 @@ class StreamCluster:
 
     fake: FakeCluster
 
-    def client(self, name: str = "", **options: Any) -> StreamClient:
-        """A client of its own."""
+    def client(
+        self, name: str = "", *, renewal_offset: Callable[[int], int] | None = None, **options: Any
+    ) -> StreamClient:
+        """A client of its own. ``renewal_offset``: as in :class:`WriterTools`."""
         checked = ClientOptions.from_keywords(HASTY | options)
         store = self.fake.store
         seed = random.Random(name)
@@ -59,7 +61,7 @@ class StreamCluster:
         ender = Ender(
             store=store, pool=pool, placer=placer, options=checked, rng=seed, wall_clock=lambda: NOW, client_name=name
         )
-        tools = WriterTools(store, pool, placer, checked, lambda: NOW)
+        tools = WriterTools(store, pool, placer, checked, lambda: NOW, renewal_offset=renewal_offset)
         streams = Streams(
             tools, ender.taker, token=lambda: f"{seed.getrandbits(64):x}", salt=lambda: b"salt", wall_clock=lambda: NOW
         )

@@ -13,7 +13,6 @@ from octavo.client.log.documents.names import lock_name
 from octavo.client.log.stream.lead import StreamSegment
 from octavo.client.log.writer.writer import LogWriter
 from octavo.client.options import ClientOptions
-from octavo.client.terms import term as opened_term
 from octavo.client.terms.term import OpenedTerm
 from octavo.client.write.copies.policy import RequiredCopies
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
@@ -27,6 +26,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Add, AddFlag, Op, Reply
+from octavo.protocol.places import place
 from support.clusters.fake_bookie import FakeBookie, registered_bookies
 from support.clusters.log_cluster import LogCluster, collect, open_log_cluster
 from support.inside import active_of, leader_of
@@ -368,14 +368,12 @@ async def test_a_renewal_that_no_one_needs_is_given_up_without_the_copies(logs: 
 
 
 async def test_a_renewal_at_the_end_of_a_term_waits_for_the_copies(logs: LogCluster) -> None:
-    log = await logs.log(**PATIENT)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opened_term, "RENEWAL_OFFSET", 1)
-        writer = await log.lead()
+    writer = await (await logs.log(**PATIENT)).lead()
     segment = segment_of(writer)
     logs.bookies[2].hold(Op.ADD)
     await writer.add(b"x")
     term = segment.term
+    segment._renewal_place = segment.core.limit = place(term, 1)
     waiting = asyncio.ensure_future(writer.add(b"y"))
     await eventually(lambda: len(renewals()) == 1)
     (renewing,), loop = renewals(), asyncio.get_running_loop()
