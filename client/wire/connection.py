@@ -18,8 +18,9 @@ from functools import partial
 
 from octavo.client.counts import reason_of
 from octavo.client.options import ClientOptions
+from octavo.client.wire.outcome import OnOutcome, Outcome
 from octavo.client.wire.turn import Turn
-from octavo.client.wire.wire import OnOutcome, Outcome, Wire
+from octavo.client.wire.wire import Wire
 from octavo.metadata.cluster.registration import endpoint_of
 from octavo.metadata.own_tasks import tasks_cancelled
 from octavo.protocol.errors import (
@@ -156,7 +157,7 @@ class BookieConnection:
         if wire is None:
             self._wanted.set()
             return False
-        return wire.post(tail, on_outcome, timeout_seconds)
+        return wire.posting.post(tail, on_outcome, timeout_seconds)
 
     async def request(self, request: Request, *, timeout_seconds: float, bulk: bool = False) -> Reply:
         """Ask, and wait for the reply; connecting, and waiting for room, count towards the timeout. ``bulk``: see

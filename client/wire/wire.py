@@ -7,8 +7,8 @@ when the connection is lost. A reply that arrives after that is ignored.
 One timer serves all deadlines. It is armed for the earliest one; a reply does not touch it, and when it fires the wire
 checks every outstanding request once. An idle wire has no timer.
 
-Requests of ledgers are *posted*: those of one turn of the event loop leave when the turn ends, in one frame, a pack
-(:mod:`octavo.protocol.packs`), where there are several and the bookie understands packs.
+Requests of ledgers are *posted* (:mod:`octavo.client.wire.posting`): those of one turn of the event loop leave when the
+turn ends, in one frame where that is possible.
 
 If nothing at all has arrived from the bookie since an overdue request was sent, the bookie is taken to be dead or
 unreachable: the wire is closed, so that every request on it fails now and not at its own deadline.
@@ -18,10 +18,10 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, cast
 
-from octavo.client.wire.outstanding_packs import OutstandingPack, OutstandingPacks, Settle
+from octavo.client.wire.outcome import OnOutcome, Outcome
+from octavo.client.wire.posting import Posting
 from octavo.client.wire.turn import Turn
 from octavo.client.wire.wire_state import WireEvent, WireState, after
 from octavo.protocol.bulk_answers import decode_bulk_answer
@@ -35,7 +35,6 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
 from octavo.protocol.limits import (
-    FRAME_PAYLOAD_BYTES_TARGET,
     LONG_POLLS_PER_CONNECTION_MAX,
     REQUESTS_PER_CONNECTION_MAX,
 )
@@ -44,33 +43,18 @@ from octavo.protocol.messages import (
     CONNECTION_REQUEST_ID,
     AuthenticateAnswer,
     Hello,
-    Reply,
     common_version,
     decode_hello,
     decode_reply,
     encode_hello,
 )
-from octavo.protocol.packs import (
-    CAPABILITY_PACKS,
-    PACK_REQUESTS_MAX,
-    decode_done,
-    frame_head,
-    is_pack,
-    pack_head,
-)
+from octavo.protocol.packs import CAPABILITY_PACKS, is_pack
 from octavo.security import forks
 from octavo.security.login import ClientLogin
-
-Outcome = Reply | OctavoError
-OnOutcome = Callable[[Outcome], None]
 
 _JOIN_BYTES_MAX = 128 * 1024
 """Bodies up to this size are copied behind their length prefix: writing the four bytes separately would cost a system
 call and a packet, and would wake the bookie before the body is there."""
-
-_LARGE_BYTES = 32 * 1024
-"""A request of this size leaves at once: it gains nothing from sharing a frame, and the bookie works on it while the
-writer seals the next one."""
 
 _LOGIN_REQUEST_ID = 1
 """Of the frames of an authentication: no other request is outstanding then."""
@@ -102,10 +86,6 @@ class _Outstanding:
     bulk: bool
 
 
-type _Posted = tuple[bytes, OnOutcome, float]
-"""The tail of a request, what gets its outcome, and its timeout in seconds."""
-
-
 class Wire(asyncio.Protocol):
     """See the module."""
 
@@ -134,14 +114,9 @@ class Wire(asyncio.Protocol):
         self._outgoing_bytes_max = outgoing_bytes_max
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder()
-        self._next_request_id = next_request_id
-        self._turn = turn
         self._outstanding: dict[int, _Outstanding] = {}
-        self._packs = OutstandingPacks()
-        """Each is outstanding under its first id, too."""
-        self._posted: list[_Posted] = []
-        self._posted_bytes = 0
-        self._takes_packs = False
+        self.posting = Posting(self, turn, next_request_id)
+        """The requests that are posted: :meth:`Posting.post`."""
         self._long_polls = 0
         self._bulk_reads = 0
         self._received_at = 0.0
@@ -163,7 +138,12 @@ class Wire(asyncio.Protocol):
     @property
     def requests_under_way(self) -> int:
         """Requests without an outcome: each request of a pack for itself, and what was posted and has not been sent."""
-        return len(self._outstanding) - len(self._packs) + self._packs.requests + len(self._posted)
+        return len(self._outstanding) + self.posting.requests_without_frame
+
+    @property
+    def free(self) -> int:
+        """Frames that may be outstanding beside those that are; long polls do not count."""
+        return REQUESTS_PER_CONNECTION_MAX - len(self._outstanding) + self._long_polls
 
     @property
     def takes_long_polls(self) -> bool:
@@ -192,73 +172,11 @@ class Wire(asyncio.Protocol):
             raise ValueError(f"{self._name}: request {request_id} is outstanding already")
         self._long_polls += long_poll
         self._bulk_reads += bulk
-        self._expect(request_id, on_outcome, timeout_seconds, long_poll=long_poll, bulk=bulk)
+        self.expect(request_id, on_outcome, timeout_seconds, long_poll=long_poll, bulk=bulk)
         self._write(body)
         return True
 
-    def post(self, tail: bytes, on_outcome: OnOutcome, timeout_seconds: float) -> bool:
-        """Send a request when the turn of the event loop ends, perhaps in one frame with others. Returns False, and
-        does nothing, unless :attr:`writable`. ``tail``: see :mod:`octavo.protocol.packs`, which says what may be
-        posted. Requests leave in the order in which they are posted, and what is sent in the same turn may leave before
-        them.
-
-        A large request and a complete pack leave at once: the socket can push back in the middle of a turn."""
-        if not self.writable:
-            return False
-        posted = self._posted
-        if posted and (self._posted_bytes + len(tail) > FRAME_PAYLOAD_BYTES_TARGET or timeout_seconds != posted[0][2]):
-            self.send_posted()
-            if self.state is not WireState.READY:
-                return False
-            posted = self._posted
-        if not posted:
-            self._turn.sends(self)
-            self._posted_bytes = 0
-        posted.append((tail, on_outcome, timeout_seconds))
-        self._posted_bytes += len(tail)
-        if (
-            len(tail) >= _LARGE_BYTES
-            or self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET
-            or len(posted)
-            >= (
-                PACK_REQUESTS_MAX
-                if self._takes_packs
-                else REQUESTS_PER_CONNECTION_MAX - len(self._outstanding) + self._long_polls
-            )
-        ):
-            self.send_posted()
-        return True
-
-    def send_posted(self) -> None:
-        """Send what was posted and has not been sent."""
-        posted, self._posted = self._posted, []
-        if self._takes_packs or len(posted) == 1:
-            if posted:
-                self._send_together(posted)
-        else:
-            for one in posted:
-                self._send_together([one])
-
-    def _send_together(self, requests: list[_Posted]) -> None:
-        """Send requests that have one timeout in one frame."""
-        if self.state.is_over:
-            # It was lost in the middle of this flush; nothing has an outcome inside a call of :meth:`post`.
-            self._loop.call_soon(self._fail_posted, requests)
-            return
-        first_id = self._next_request_id()
-        if len(requests) == 1:
-            ((tail, on_outcome, seconds),) = requests
-            self._expect(first_id, on_outcome, seconds)
-            self._write_pieces((frame_head(first_id, tail), memoryview(tail)[1:]))
-            return
-        for _ in requests[1:]:
-            self._next_request_id()
-        self._packs.add(OutstandingPack(first_id, [(tail, on_outcome) for tail, on_outcome, _ in requests]))
-        self._expect(first_id, partial(self._pack_over, first_id), requests[0][2])
-        tails = [tail for tail, _, _ in requests]
-        self._write_pieces((pack_head(first_id, tails), *tails))
-
-    def _write_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+    def write_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write a frame, in one piece if it is not large."""
         transport = self._transport
         assert transport is not None
@@ -270,18 +188,15 @@ class Wire(asyncio.Protocol):
         else:
             transport.write(b"".join(pieces))
 
-    def _fail_posted(self, requests: list[_Posted]) -> None:
-        for _, on_outcome, _ in requests:
-            self._deliver(on_outcome, self._lost_error())
-
-    def _lost_error(self) -> BookieUnavailableError:
-        """One instance for each request: an exception collects the traceback of whatever raises it."""
+    def lost_error(self) -> BookieUnavailableError:
+        """The outcome of a request on a connection that is lost. One instance for each request: an exception collects
+        the traceback of whatever raises it."""
         assert self.error is not None, "the connection is lost"
         failure = BookieUnavailableError(self.error.message, may_have_happened=True)
         failure.__cause__ = self.error
         return failure
 
-    def _expect(
+    def expect(
         self,
         request_id: int,
         on_outcome: OnOutcome,
@@ -398,7 +313,7 @@ class Wire(asyncio.Protocol):
                 self._login_answered(self._login, values)
             return
         if is_pack(values):
-            self._pack_answered(values)
+            self.posting.answered(values)
             return
         request_id, outcome = decode_reply(values)
         if request_id == CONNECTION_REQUEST_ID:
@@ -406,33 +321,10 @@ class Wire(asyncio.Protocol):
             assert isinstance(outcome, OctavoError)
             self.abort(outcome)
             return
-        if self._packs:
-            pack = self._packs.of(request_id)
-            if pack is not None:
-                self._settle(pack.refused(request_id, outcome), pack)
-                return
+        if self.posting.packs and self.posting.has_answered(request_id, outcome):
+            return
         if request_id in self._outstanding:
-            self._deliver(self._take(request_id).on_outcome, outcome)
-
-    def _pack_answered(self, values: list[object]) -> None:
-        for first_id, last_id in decode_done(values):
-            for pack, first, last in self._packs.parts(first_id, last_id):
-                self._settle(pack.succeeded(first, last), pack)
-
-    def _settle(self, settled: list[Settle], pack: OutstandingPack) -> None:
-        """Deliver outcomes of requests of this pack."""
-        if not pack.left and self._packs.remove(pack.first_id) is not None:
-            self._take(pack.first_id)
-        for on_outcome, outcome in settled:
-            self._deliver(on_outcome, outcome)
-
-    def _pack_over(self, first_id: int, outcome: Outcome) -> None:
-        """The frame of a pack has an outcome as a whole: it timed out, or the connection is lost."""
-        pack = self._packs.remove(first_id)
-        assert pack is not None, "a pack that is outstanding is known"
-        assert isinstance(outcome, OctavoError), "requests in a pack are answered one by one"
-        for on_outcome, error in pack.failed(lambda: _copy_of(outcome)):
-            self._deliver(on_outcome, error)
+            self.deliver(self.take(request_id).on_outcome, outcome)
 
     def _bulk_received(self, body: memoryview) -> bool:
         """Deliver the frame if it answers a bulk read and can be decoded without an object per entry; else False."""
@@ -443,10 +335,11 @@ class Wire(asyncio.Protocol):
         request = self._outstanding.get(request_id)
         if request is None or not request.bulk:
             return False
-        self._deliver(self._take(request_id).on_outcome, reply)
+        self.deliver(self.take(request_id).on_outcome, reply)
         return True
 
-    def _take(self, request_id: int) -> _Outstanding:
+    def take(self, request_id: int) -> _Outstanding:
+        """Nothing waits for the outcome of this frame any more."""
         request = self._outstanding.pop(request_id)
         self._long_polls -= request.long_poll
         self._bulk_reads -= request.bulk
@@ -511,7 +404,7 @@ class Wire(asyncio.Protocol):
         greeting = self._greeting
         assert greeting is not None, "the bookie has sent its hello"
         self.peer = greeting
-        self._takes_packs = CAPABILITY_PACKS in greeting.capabilities
+        self.posting.takes_packs = CAPABILITY_PACKS in greeting.capabilities
         self._go(WireEvent.GREETED)
         self.settled.set()
         self._owner.wire_up(self, greeting)
@@ -541,13 +434,14 @@ class Wire(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         outstanding, self._outstanding = self._outstanding, {}
-        posted, self._posted = self._posted, []
+        posted = self.posting.withdraw()
         self._owner.wire_lost(self, error)
         for request in outstanding.values():
-            self._deliver(request.on_outcome, self._lost_error())
-        self._fail_posted(posted)
+            self.deliver(request.on_outcome, self.lost_error())
+        self.posting.fail(posted)
 
-    def _deliver(self, on_outcome: OnOutcome, outcome: Outcome) -> None:
+    def deliver(self, on_outcome: OnOutcome, outcome: Outcome) -> None:
+        """Call this with the outcome of a request; a defect met there is reported."""
         try:
             on_outcome(outcome)
         except Exception as error:  # a defect in one ledger's writer must not lose the replies to other ledgers
@@ -571,7 +465,7 @@ class Wire(asyncio.Protocol):
             return
         for request_id in overdue:
             if request_id in self._outstanding:  # else handling an outcome has closed the wire
-                self._time_out(self._take(request_id))
+                self._time_out(self.take(request_id))
         if self.error is not None:
             return
         if self._outstanding and self._timer is None:
@@ -580,10 +474,10 @@ class Wire(asyncio.Protocol):
 
     def _time_out(self, request: _Outstanding) -> None:
         seconds = request.deadline - request.sent_at
-        self._deliver(request.on_outcome, OctavoTimeoutError(f"{self._name}: no answer within {seconds:.3g} s"))
+        self.deliver(request.on_outcome, OctavoTimeoutError(f"{self._name}: no answer within {seconds:.3g} s"))
 
     def _give_up_silent_bookie(self, overdue: list[int]) -> None:
-        timed_out = [self._take(request_id) for request_id in overdue]
+        timed_out = [self.take(request_id) for request_id in overdue]
         self.abort(
             BookieUnavailableError(
                 f"{self._name}: connection closed: the bookie sent nothing since a request timed out"
@@ -591,9 +485,3 @@ class Wire(asyncio.Protocol):
         )
         for request in timed_out:
             self._time_out(request)
-
-
-def _copy_of(error: OctavoError) -> OctavoError:
-    copy = type(error)(error.message, may_have_happened=error.may_have_happened)
-    copy.__cause__ = error.__cause__
-    return copy

@@ -6,7 +6,7 @@ depend on this very bookie.
 
 from functools import partial
 
-from octavo.client.wire.wire import Outcome
+from octavo.client.wire.outcome import Outcome
 from octavo.client.write.part import Address
 from octavo.client.write.slots import Slots
 from octavo.protocol.errors import BookieUnavailableError

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from octavo.client.options import ClientOptions
+from octavo.client.wire.outcome import Outcome
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.wire.wire import Outcome
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges
 from octavo.client.write.guard import Guard
 from octavo.client.write.pipeline import Accept, Acknowledge, Effect, Pipeline

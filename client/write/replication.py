@@ -18,8 +18,8 @@ from typing import Any
 from octavo.client.choose.placer import Placer
 from octavo.client.counts import AddCounts
 from octavo.client.options import ClientOptions
+from octavo.client.wire.outcome import Outcome
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.wire.wire import Outcome
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges
 from octavo.client.write.explicit_lacs import ExplicitLacs
 from octavo.client.write.guard import Guard

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from octavo.client.wire.connection import BookieConnection
+from octavo.client.wire.outcome import Outcome
 from octavo.client.wire.terms_known import WithoutTerms
-from octavo.client.wire.wire import Outcome
 from octavo.client.write.copies.full_copies import FullCopiesPipeline, RequiredChanges
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges, Phase
 from octavo.client.write.part import Shell

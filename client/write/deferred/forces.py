@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from octavo.client.wire.connection import BookieConnection
-from octavo.client.wire.wire import Outcome
+from octavo.client.wire.outcome import Outcome
 from octavo.client.write.deferred.pipeline import DeferredPipeline
 from octavo.client.write.ensemble_changes import Commit, EnsembleChanges
 from octavo.client.write.part import Shell

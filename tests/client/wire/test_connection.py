@@ -10,8 +10,9 @@ from itertools import count
 import pytest
 from octavo.client.options import ClientOptions
 from octavo.client.wire.connection import BookieConnection
+from octavo.client.wire.outcome import Outcome
 from octavo.client.wire.turn import Turn
-from octavo.client.wire.wire import Outcome, Wire
+from octavo.client.wire.wire import Wire
 from octavo.protocol.errors import (
     BookieUnavailableError,
     ClientClosedError,

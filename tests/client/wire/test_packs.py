@@ -7,8 +7,9 @@ from itertools import count
 
 import pytest
 import uvloop
+from octavo.client.wire.outcome import Outcome
 from octavo.client.wire.turn import Turn
-from octavo.client.wire.wire import Outcome, Wire
+from octavo.client.wire.wire import Wire
 from octavo.protocol.errors import (
     BookieUnavailableError,
     LedgerFencedError,
@@ -56,14 +57,14 @@ class Client:
         """Post an add of entry 0 in each of these ledgers."""
         for ledger_id in ledgers:
             outcomes = self.outcomes.setdefault(ledger_id, [])
-            assert self.wire.post(
+            assert self.wire.posting.post(
                 tail_of(add(ledger_id, seal(ledger_id, 0, [payload]))), outcomes.append, timeout_seconds
             )
 
     def post_lac(self, ledger_id: int) -> list[Outcome]:
         outcomes: list[Outcome] = []
         request = WriteLac(ledger_id, key_of(ledger_id), 0, seal_lac(ledger_id, 0))
-        assert self.wire.post(tail_of(request), outcomes.append, 100)
+        assert self.wire.posting.post(tail_of(request), outcomes.append, 100)
         return outcomes
 
     async def settled(self, *ledgers: int) -> None:
@@ -157,7 +158,7 @@ async def test_a_bookie_without_the_capability_is_sent_no_more_than_it_takes(boo
     async with connected(bookie) as client:
         client.post(*range(1, REQUESTS_PER_CONNECTION_MAX + 1))
         assert not client.wire.writable
-        assert not client.wire.post(b"never sent", list[Outcome]().append, 1)
+        assert not client.wire.posting.post(b"never sent", list[Outcome]().append, 1)
         await bookie.received(Op.ADD, REQUESTS_PER_CONNECTION_MAX)
         bookie.release(Op.ADD)
         await client.settled()
@@ -182,7 +183,7 @@ async def test_a_socket_that_is_full_is_noticed_in_the_middle_of_a_turn(bookie: 
         bookie.hang()
         tail, outcomes = tail_of(add(1, seal(1, 0, [bytes(FRAME_PAYLOAD_BYTES_TARGET)]))), list[Outcome]()
         taken = 0
-        while client.wire.post(tail, outcomes.append, 100):
+        while client.wire.posting.post(tail, outcomes.append, 100):
             taken += 1
             assert taken < 200, "a turn posts without end"
         bookie.unhang()
@@ -298,7 +299,7 @@ async def test_a_lost_connection_fails_what_is_unanswered_and_what_was_posted_in
     assert all(isinstance(one, OctavoError) and one.may_have_happened for one in failures)
     await asyncio.sleep(0)
     assert bookie.count(Op.ADD) == 3
-    assert not client.wire.post(b"never sent", list[Outcome]().append, 1)
+    assert not client.wire.posting.post(b"never sent", list[Outcome]().append, 1)
 
 
 async def test_an_outcome_whose_handling_closes_the_wire_leaves_one_outcome_to_each_of_the_others(
@@ -314,7 +315,7 @@ async def test_an_outcome_whose_handling_closes_the_wire_leaves_one_outcome_to_e
         closing.append(outcome)
         client.wire.abort(BookieUnavailableError("closed by the handler"))
 
-    assert client.wire.post(tail_of(add(9, seal(9, 0, [b"x"]))), close, 100)
+    assert client.wire.posting.post(tail_of(add(9, seal(9, 0, [b"x"]))), close, 100)
     client.post(1)
     await bookie.received(Op.ADD, 2)
     client.post(2, 3)
@@ -337,7 +338,7 @@ async def test_a_defect_in_the_handling_of_one_outcome_does_not_reach_the_others
     def broken(_outcome: Outcome) -> None:
         raise fault
 
-    assert client.wire.post(tail_of(add(9, seal(9, 0, [b"x"]))), broken, 100)
+    assert client.wire.posting.post(tail_of(add(9, seal(9, 0, [b"x"]))), broken, 100)
     client.post(1, 2)
     await client.settled()
     assert client.kinds() == {1: [Added], 2: [Added]}
@@ -395,9 +396,9 @@ def test_a_deadline_that_is_due_at_once_does_not_disturb_what_is_posted_next() -
         async with FakeBookie("b1") as bookie, connected(bookie) as client:
             bookie.hold(Op.ADD)
             client.post(1, timeout_seconds=0.0001)
-            client.wire.send_posted()
+            client.wire.posting.send_posted()
             client.post(2, timeout_seconds=0.00005)
-            client.wire.send_posted()
+            client.wire.posting.send_posted()
             await client.settled()
             return client.kinds()
 
