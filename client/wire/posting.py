@@ -141,7 +141,7 @@ class Posting:
         frames.write_pieces((pack_head(first_id, tails), *tails))
 
     def withdraw(self) -> list[_Posted]:
-        """What was posted and has not been sent: it will not be. The caller fails it (:meth:`fail`)."""
+        """Send none of what was posted and has not been sent. The caller fails it (:meth:`fail`)."""
         posted, self._posted = self._posted, []
         return posted
 
