@@ -1,4 +1,4 @@
-"""What becomes of posted requests on a wire that is lost while they leave; test_packs.py has the rest, on real wires."""
+"""What becomes of posted requests on a wire that is lost while they leave; test_packs.py has the rest, on real ones."""
 
 import asyncio
 from collections.abc import Sequence
