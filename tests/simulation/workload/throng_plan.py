@@ -4,7 +4,7 @@ import random
 
 from simulation.plan import Plan
 
-PACK_REQUESTS_MAX = "octavo.client.wire.wire:PACK_REQUESTS_MAX"
+PACK_REQUESTS_MAX = "octavo.client.wire.posting:PACK_REQUESTS_MAX"
 
 _FAULTS = (
     "kill bookie",
