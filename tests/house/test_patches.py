@@ -4,11 +4,17 @@ Replaced code makes a test pass that says nothing of the real code, and it break
 """
 
 import ast
+import importlib
+import re
 
+import pytest
 from support.tree import python_files, syntax_tree
 
 WORLD = {"loop", "os"}
 """What may be replaced: the operating system's calls, and the clock of an event loop."""
+
+KNOB = re.compile(r"(octavo(?:\.\w+)+):(\w+)")
+"""A constant that simulated universes set: its module, and its name there."""
 
 EXCUSED = {
     "tests/client/recover/test_recovery.py": "a defect in a step of the state machine",
@@ -45,3 +51,33 @@ def test_a_replacement_is_found() -> None:
         "def test(monkeypatch):\n    monkeypatch.setattr(os, 'open', f)\n    monkeypatch.setattr(Journal, 'append', f)"
     )
     assert replaced(ast.parse(source)) == {"os", "Journal"}
+
+
+def knobs(tree: ast.AST) -> set[str]:
+    """The constants that this file names as texts."""
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and KNOB.fullmatch(node.value)
+    }
+
+
+KNOBS = sorted(
+    set[str]().union(
+        *(knobs(syntax_tree(path)) for path in python_files() if path.parts[:2] == ("tests", "simulation"))
+    )
+)
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_constant_that_the_simulator_sets_is_there(knob: str) -> None:
+    """Most universes leave it alone, so a constant that has moved would be noticed late."""
+    module, _, name = knob.partition(":")
+    assert name in vars(importlib.import_module(module))
+
+
+def test_the_constants_that_the_simulator_sets_are_found() -> None:
+    assert len(KNOBS) > 5
+    assert knobs(ast.parse('plan.knobs["octavo.bookie.sample:SIZE"] = "octavo.bookie.sample"')) == {
+        "octavo.bookie.sample:SIZE"
+    }
