@@ -33,6 +33,11 @@ class Histogram:
         else:
             self.counts[0] += 1
 
+    def observe_alike(self, seconds: float, count: int) -> None:
+        """Count as many durations of the same length."""
+        self.counts[min(int(max(seconds, 0.0) * _UNITS_PER_SECOND).bit_length(), _LAST)] += count
+        self.sum_seconds += max(seconds, 0.0) * count
+
     @property
     def count(self) -> int:
         """Durations counted."""

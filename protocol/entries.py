@@ -423,6 +423,36 @@ def _verify_each(ledger_id: LedgerId, entries: Sequence[bytes], sizes: list[int]
     return SealedBatch(ids, lac_plus_one, sizes, data)
 
 
+class LoneEntries(NamedTuple):
+    """What is known of intact entries of different ledgers. A column for each fact."""
+
+    entry_ids: Sequence[int]
+    lacs_plus_one: Sequence[int]
+    sizes: Sequence[int]
+
+
+def verify_lone_entries(ledger_ids: Sequence[int], entries: Sequence[bytes]) -> LoneEntries | None:
+    """As :func:`verify_batch` for each of these entries by itself; ``ledger_ids``: of each. None if any of them would
+    be refused: which one, and why, only that function says."""
+    sizes = list(map(len, entries))
+    if min(sizes) < SEALED_BYTES_MIN or max(sizes) > SEALED_BYTES_MAX or set(map(_crc32c, entries)) != {RESIDUE}:
+        return None
+    formats, digests, flags, payload_bytes, of_ledgers, entry_ids, lacs, _, _ = zip(
+        *map(HEADER.unpack_from, entries), strict=True
+    )
+    if (
+        set(formats) != {FORMAT}
+        or any(flags)
+        or not set(digests) <= _OVERHEAD_BYTES.keys()
+        or of_ledgers != tuple(ledger_ids)
+        or list(map(int.__add__, payload_bytes, map(_OVERHEAD_BYTES.__getitem__, digests))) != sizes
+        or max(entry_ids) > ID_MAX
+        or any(map(int.__gt__, lacs, entry_ids))
+    ):
+        return None
+    return LoneEntries(entry_ids, lacs, sizes)
+
+
 @lru_cache(maxsize=4096)
 def _checksum_of_intact(size: int, count: int, prefix: bytes = b"") -> int:
     """The CRC32C of ``count`` intact entries of ``size`` bytes each, back to back, ``prefix`` in front of each; that of

@@ -2,7 +2,7 @@
 
 count_calls.py [--adds 2000]
 
-Of adds to a ledger, and of adds to a log of each layout.
+Of adds to a ledger, of adds to a log of each layout, and of adds to many ledgers with one under way in each.
 
 Times on a busy machine differ by more than a change of the code costs. The number of calls does not: client and bookies
 run in one process, and the interpreter counts their calls of Python functions and of functions in C while entries are
@@ -54,6 +54,9 @@ class Load(NamedTuple):
 
 LAYOUTS: tuple[Layout, ...] = ("chain", "stream")
 
+LEDGERS = 500
+"""Ledgers of one client; as many adds are under way."""
+
 LOADS = (Load("lone", 100, 1), Load("100 B", 100, IN_FLIGHT), Load("1 KiB", 1024, IN_FLIGHT))
 
 
@@ -92,6 +95,25 @@ async def measure(folder: Path, adds: int) -> None:
                 )
                 async with log.lead() as writer:
                     await count(load, layout, writer, adds)
+        await count_many(client, adds)
+
+
+async def count_many(client: octavo.Client, adds: int) -> None:
+    """Print the calls of adds of 1 KiB to many ledgers."""
+    ledgers = await asyncio.gather(*(client.create_ledger() for _ in range(LEDGERS)))
+    payload = bytes(1024)
+
+    async def run(rounds: int) -> None:
+        for _ in range(rounds):
+            await asyncio.gather(*(ledger.add(payload) for ledger in ledgers))
+
+    await run(2)  # caches fill, connections come up
+    calls = Calls()
+    calls.start()
+    await run(adds // LEDGERS)
+    calls.stop()
+    report(calls, "many", "ledgers", adds)
+    await asyncio.gather(*(ledger.close() for ledger in ledgers))
 
 
 async def count(load: Load, what: str, writer: LedgerWriter | LogWriter, adds: int) -> None:
@@ -101,7 +123,12 @@ async def count(load: Load, what: str, writer: LedgerWriter | LogWriter, adds: i
     calls.start()
     await load.run(writer, adds)
     calls.stop()
-    print(f"{load.name:6} {what:7} {calls.python / adds:8.2f} of Python  {calls.c / adds:8.2f} of C")
+    report(calls, load.name, what, adds)
+
+
+def report(calls: Calls, load: str, what: str, adds: int) -> None:
+    """Print a line."""
+    print(f"{load:6} {what:7} {calls.python / adds:8.2f} of Python  {calls.c / adds:8.2f} of C")
 
 
 def main() -> int:

@@ -146,6 +146,13 @@ class GroupCommit:
         if not deferred:
             self.waiting = len(self._queue)
 
+    def give_token(self, token: object) -> None:
+        """Give the record appended last its token, which was appended without one and is still queued."""
+        group = self._queue[-1]
+        record = group.records[-1]
+        assert record.token is None, "a record has one token"
+        record.token = token
+
     def finish(self) -> None:
         """Queue the record that ends the log. Nothing may be appended afterwards; the position stays before that
         record, so that a replay from there finds it."""

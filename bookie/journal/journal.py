@@ -237,6 +237,11 @@ class Journal:
         self._records_appended += 1
         self._wake_writer()
 
+    def report_last(self, done: Callable[[BaseException | None], None]) -> None:
+        """Call ``done``, as :meth:`append_then` does, when the outcome is known of all records appended so far. The
+        last of them was appended in this step of the event loop, by :meth:`append_unwaited`."""
+        self._running().give_token(done)
+
     def append_deferred(self, kind: RecordKind, body: bytes) -> None:
         """Queue a record that is written with the next group and does not start one: for records that may be lost, and
         must not delay later adds by a sync of their own. Its outcome is not reported; a failed journal drops it."""

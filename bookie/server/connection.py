@@ -21,6 +21,7 @@ from octavo.bookie.server.access import Gate
 from octavo.bookie.server.clients import Client
 from octavo.bookie.server.held import HeldRequests
 from octavo.bookie.server.lookups import Lookups
+from octavo.bookie.server.packed_requests import PackedRequests
 from octavo.bookie.server.questions import Question, Questions
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
@@ -124,6 +125,9 @@ class Connection(asyncio.Protocol):
         self._lookups = Lookups(replies, self._answers, service, gate, client=lambda: self._client)
         self._questions = Questions(service)
         self._held = HeldRequests(service, replies, self._questions, self._dispatch)
+        self._packed = PackedRequests(
+            service, replies, service.standing, serve=self._serve, is_closing=lambda: self._closing
+        )
         new_ledgers = service.new_ledgers
         self._new_ledgers = new_ledgers if new_ledgers is not None and new_ledgers.checks_writes else None
         self._clients = service.clients
@@ -338,18 +342,12 @@ class Connection(asyncio.Protocol):
             self.regulate()
 
     def _pack(self, values: list[Any], body: memoryview | bytes) -> None:
-        """Serve the requests of a pack one after another, each as if it had come alone."""
-        first_id, requests = decode_pack(values)
-        if not self._admit_frame(body, len(requests)):
-            return
-        replies = self._replies
-        replies.begin_pack(first_id, len(requests))
-        for request_id, request in enumerate(requests, first_id):
-            if self._closing:
-                return
-            self._serve(request_id, request)
-        if replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
-            self.regulate()
+        """Serve the requests of a pack, each as if it had come alone."""
+        pack = decode_pack(values)
+        if self._admit_frame(body, pack.size):
+            self._packed.serve(pack, guarded=self._guarded)
+            if self._replies.outstanding >= REQUESTS_PER_CONNECTION_MAX:
+                self.regulate()
 
     def _admit_frame(self, body: memoryview | bytes, requests: int) -> bool:
         """Count a frame of this number of requests against its client; False if the client is over its rates, and the

@@ -5,7 +5,7 @@ for something to happen). Replies leave in the order in which they are ready.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, cast
 
 import structlog
@@ -37,7 +37,7 @@ class Replies:
         self._tasks: set[asyncio.Task[None]] = set()
         self._packed: set[int] = set()
         """Ids of requests that came in packs and are outstanding."""
-        self._done: list[tuple[int, Op]] = []
+        self._done: dict[int, Op] = {}
         """Ids and operations of the requests of packs that have succeeded in this turn of the event loop."""
         self.outstanding = 0
         self.began_at = 0.0
@@ -138,6 +138,21 @@ class Replies:
         else:
             self.refuse(request_id, Op.ADD, failure)
 
+    def added_together(self, request_ids: Sequence[int], began_at: float, failure: BaseException | None) -> None:
+        """As :meth:`added` for adds of one pack that have one outcome."""
+        now = self._counts.clock()
+        if failure is None and now >= self._standing.sure_until and not self._standing.may_confirm(now):
+            failure = self._standing.refusal(may_have_happened=True)
+        if failure is not None:
+            for request_id in request_ids:
+                self.refuse(request_id, Op.ADD, failure)
+            return
+        self._counts.add_seconds.observe_alike(now - began_at, len(request_ids))
+        self._packed.difference_update(request_ids)
+        if not self._done:
+            asyncio.get_running_loop().call_soon(self.send_done)
+        self._done.update(dict.fromkeys(request_ids, Op.ADD))
+
     def refuse(self, request_id: int, op: Op, error: BaseException) -> None:
         """Send an error as the reply of a request. One that is not an :class:`OctavoError` is a defect, and logged."""
         if not isinstance(error, OctavoError):
@@ -152,21 +167,21 @@ class Replies:
         self._packed.discard(request_id)
         if not self._done:
             asyncio.get_running_loop().call_soon(self.send_done)
-        self._done.append((request_id, op))
+        self._done[request_id] = op
 
     def send_done(self) -> None:
         """Answer the requests of packs that have succeeded, unless the bookie has been paused since for so long that it
         may confirm nothing (rule B10)."""
-        done, self._done = self._done, []
+        done, self._done = self._done, {}
         if not done:
             return
         now = self._counts.clock()
         if now >= self._standing.sure_until and not self._standing.may_confirm(now):
-            for request_id, op in done:
+            for request_id, op in done.items():
                 self.refuse(request_id, op, self._standing.refusal(may_have_happened=True))
             return
         self.outstanding -= len(done)
-        done_ids = [request_id for request_id, _ in done]
+        done_ids = list(done)
         for start in range(0, len(done_ids), ENTRIES_PER_FRAME_MAX):
             self.send(encode_done(done_ids[start : start + ENTRIES_PER_FRAME_MAX]))
         if self.watched:

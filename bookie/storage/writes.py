@@ -30,7 +30,7 @@ from octavo.bookie.storage.ledger_state import (
 )
 from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac, is_known, is_over, wake_waiters
 from octavo.bookie.storage.reads import EntryReader, Selection
-from octavo.protocol.entries import SealedBatch, verify_batch
+from octavo.protocol.entries import LoneEntries, SealedBatch, verify_batch
 from octavo.protocol.errors import (
     BookieInDoubtError,
     DuplicateEntryError,
@@ -42,6 +42,7 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.packs import PlainAdds
 
 log = structlog.get_logger()
 
@@ -161,6 +162,36 @@ class EntryWriter:
             self._append(ledger, batch, done, deferred=deferred)
         else:
             self._queue_slow_add(ledger, entries, batch, recovery, done, deferred=deferred, term=term)
+
+    def add_plain_then(self, adds: PlainAdds, entries: LoneEntries, done: Callable[[Sequence[int]], Done]) -> list[int]:
+        """As :meth:`add_then` for each of these adds, one entry each of different ledgers; ``entries``: what has been
+        verified of them. Returns the indexes of those that were left out: they are not as usual, or refused, and only
+        :meth:`add_then` says which.
+
+        ``done`` is called with the indexes of the others, and makes what is called once all of these are durable."""
+        taken, left = list[int](), list[int]()
+        get, admit, append, hold = self._ledgers.get, self._admit, self._journal.append_unwaited, self._hold
+        columns = zip(*adds, *entries, strict=True)
+        try:
+            for index, (ledger_id, key, term, data, entry_id, lac_plus_one, size) in enumerate(columns):
+                ledger = get(ledger_id)
+                slow = entry_id < ledger.highest_plus_one or ledger.slow_adds is not None or ledger.dropped
+                if slow or ledger.ledger_key is None:
+                    left.append(index)
+                    continue
+                try:
+                    admit(ledger, key, False, term)
+                    run = Run(entry_id, entry_id, range(entry_id, entry_id + 1), size, data, 0)
+                    append(RecordKind.ADD, (encode_add_head(ledger_id, run), data))
+                except OctavoError:
+                    left.append(index)
+                    continue
+                taken.append(index)
+                hold(ledger, run, lac_plus_one, size)
+        finally:
+            if taken:
+                self._journal.report_last(done(taken))
+        return left
 
     def force(self, ledger_id: LedgerId, ledger_key: bytes, term: int = 0) -> asyncio.Future[None]:
         """Make everything of the ledger durable that this bookie has answered since it started; the future is done
@@ -285,16 +316,20 @@ class EntryWriter:
             self._journal.append_unwaited(RecordKind.ADD, record)
         else:
             self._journal.append_then(RecordKind.ADD, record, done)
-        self._cache.put(ledger.ledger_id, run, len(data))
+        self._hold(ledger, run, batch.last_add_confirmed_plus_one, len(data))
+        if deferred:
+            done(None)
+
+    def _hold(self, ledger: LedgerState, run: Run, lac_plus_one: int, size: int) -> None:
+        """The run is in the journal: hold it in the cache and in the state."""
+        self._cache.put(ledger.ledger_id, run, size)
         if run.last >= ledger.highest_plus_one:
             ledger.highest_plus_one = run.last + 1
-        if batch.last_add_confirmed_plus_one > ledger.lac_plus_one:
-            ledger.lac_plus_one = batch.last_add_confirmed_plus_one
+        if lac_plus_one > ledger.lac_plus_one:
+            ledger.lac_plus_one = lac_plus_one
             if ledger.waiters is not None:
                 wake_waiters(ledger)
         self._changed(ledger)
-        if deferred:
-            done(None)
 
     # --- slow adds --------------------------------------------------------------------------------------------
 

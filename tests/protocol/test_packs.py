@@ -74,7 +74,8 @@ def test_a_pack_is_read_as_the_requests_it_was_made_of(first_id: int, requests: 
         first_id = REQUEST_ID_MAX + 1 - requests
     values = values_of(frame_of_pack(first_id, sent))
     assert is_pack(values)
-    assert decode_pack(values) == (first_id, sent)
+    pack = decode_pack(values)
+    assert (pack.first_id, pack.size, pack.requests) == (first_id, len(sent), sent)
 
 
 def test_a_tail_of_fields_is_that_of_the_request() -> None:
@@ -97,7 +98,7 @@ def test_the_pack_with_the_most_items_that_a_client_makes_is_within_the_limits()
     frame = b"".join((pack_head(REQUEST_ID_MAX - len(tails), tails), *tails))
     assert sum(map(len, tails)) > FRAME_PAYLOAD_BYTES_TARGET
     assert LENGTH.size < len(frame) <= FRAME_BYTES_MAX
-    assert len(decode_pack(values_of(frame))[1]) == PACK_REQUESTS_MAX
+    assert len(decode_pack(values_of(frame)).requests) == PACK_REQUESTS_MAX
 
 
 GOOD = [int(LAC.op), *LAC.to_fields()]

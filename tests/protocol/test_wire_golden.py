@@ -116,7 +116,8 @@ def test_frame_of_a_pack(pytestconfig: pytest.Config) -> None:
         readable(title) + "\n" + hex_lines(b"".join((pack_head(REQUEST_ID, tails), *tails))) + "\n",
     )
     body = only_body(bytes_in((FOLDER / "protocol/pack.hex").read_text()))
-    assert decode_pack(unpack_body(body)) == (REQUEST_ID, requests)
+    pack = decode_pack(unpack_body(body))
+    assert (pack.first_id, pack.requests) == (REQUEST_ID, requests)
 
 
 def test_frame_of_an_answer_to_packs(pytestconfig: pytest.Config) -> None:

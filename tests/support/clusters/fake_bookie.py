@@ -525,7 +525,8 @@ class _FakeWire(asyncio.Protocol):
             for body in self._decoder.feed(data):
                 values = unpack_body(body)
                 if self._greeted and is_pack(values) and CAPABILITY_PACKS in self._bookie.capabilities:
-                    self._pack(*decode_pack(values))
+                    pack = decode_pack(values)
+                    self._pack(pack.first_id, pack.requests)
                 elif self._greeted:
                     self._bookie.handle(self, *decode_request(values))
                 else:

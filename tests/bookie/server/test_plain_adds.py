@@ -1,0 +1,250 @@
+"""Plain adds of a pack are accepted together, and nobody can tell: by no answer, entry or count."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+from octavo.bookie.bookie import Bookie
+from octavo.bookie.server.authority import Standing
+from octavo.bookie.server.replies import Replies
+from octavo.bookie.server.request_counts import RequestCounts
+from octavo.protocol.errors import BookieShuttingDownError, BookieStorageError, DigestMismatchError, OctavoError
+from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
+from octavo.protocol.messages import (
+    Add,
+    AddFlag,
+    LacAnswer,
+    Op,
+    ReadAnswer,
+    ReadFlag,
+    ReadLac,
+    Request,
+    WriteLac,
+    decode_reply,
+)
+from octavo.protocol.packs import PLAIN_ADDS_MIN, PlainAdds, decode_pack, pack_head, tail_of
+from octavo.protocol.places import place
+from support.clusters.memory_bookies import bookie_on, connected
+from support.disks.faulty_filesystem import MemoryFileSystem
+from support.disks.held_disk import HeldDisk
+from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
+from support.waiting import WAIT_SECONDS, eventually
+
+pytestmark = pytest.mark.usefixtures("logged")
+
+LEDGERS = range(1, 13)
+TERM_FENCED, TERM = 1, 2
+
+
+def adds(ledgers: Sequence[int], first: int) -> list[Request]:
+    return [add(ledger_id, seal(ledger_id, first, [b"%d" % ledger_id])) for ledger_id in ledgers]
+
+
+def parts_of(requests: Sequence[Request]) -> list[type]:
+    tails = [tail_of(request) for request in requests]
+    body = b"".join((pack_head(1, tails), *tails))[LENGTH.size :]
+    return [type(part) for part in decode_pack(unpack_body(body)).parts]
+
+
+def test_the_packs_of_these_tests_are_plain() -> None:
+    assert parts_of(adds(LEDGERS, 1)) == [PlainAdds]
+    assert parts_of([*adds(LEDGERS[:3], 1)]) == [Add] * 3
+    lac = WriteLac(1, key_of(1), 0, seal_lac(1, 0))
+    assert parts_of([*adds(LEDGERS, 1), lac, *adds(LEDGERS[:PLAIN_ADDS_MIN], 1)]) == [PlainAdds, WriteLac, PlainAdds]
+    for other in (
+        add(1, seal(1, 2, [b"a second one of a ledger"])),
+        add(99, seal(99, 1, [b"two", b"entries"])),
+        add(99, seal(99, 1, [b"x"]), recovery=True),
+        Add(99, key_of(99), AddFlag.PRIVATE, 0, seal(99, 1, [b"x"])),
+    ):
+        assert parts_of([*adds(LEDGERS, 1), other]) == [Add] * (len(LEDGERS) + 1)
+
+
+# --- as if each had come alone ----------------------------------------------------------------------------------------
+
+
+def some_add(ledger_id: int, chance: random.Random) -> Request:
+    """Mostly an ordinary next add of the ledger; see :func:`prepared`."""
+    ((sealed,), key, term) = (seal(ledger_id, 1, [b"next"]), key_of(ledger_id), 0)
+    match chance.randrange(12):
+        case 0:
+            key = b"another key"
+        case 1:
+            (sealed,) = seal(ledger_id, 0, [b"held"])
+        case 2:
+            (sealed,) = seal(ledger_id, 0, [b"other bytes"])
+        case 3:
+            sealed = sealed[:-1] + bytes([sealed[-1] ^ 1]) if chance.random() < 0.3 else sealed
+        case 4:
+            term = chance.choice([TERM_FENCED, TERM])
+            (sealed,) = seal(ledger_id, place(term, 0), [b"of a term"])
+        case 5:
+            (sealed,) = seal(ledger_id, 7, [b"behind a gap"])
+        case 6:
+            key = b""
+        case 7:
+            (sealed,) = seal(ledger_id, 1, [bytes(chance.randrange(3000))])
+        case _:
+            pass
+    return Add(ledger_id, key, AddFlag.NONE, term, [sealed])
+
+
+async def prepared(client: RawClient) -> None:
+    """Ledgers 1 to 10 have an entry. 3 is fenced, 4 up to a term; 11 and 12 are unknown, 5 is private."""
+    for ledger_id in LEDGERS[:10]:
+        flags = AddFlag.PRIVATE if ledger_id == 5 else AddFlag.NONE
+        await client.ask(Add(ledger_id, key_of(ledger_id), flags, 0, seal(ledger_id, 0, [b"held"])))
+    await client.ask(ReadLac(3, key_of(3), ReadFlag.FENCE, 0, None, 0, 0, 0))
+    await client.ask(ReadLac(4, key_of(4), ReadFlag.FENCE, TERM_FENCED, None, 0, 0, 0))
+
+
+async def found(bookie: Bookie, client: RawClient) -> dict[int, object]:
+    """What the bookie has of each ledger, and says of it."""
+    answers: dict[int, object] = {}
+    for ledger_id in LEDGERS:
+        lac = await client.ask(ReadLac(ledger_id, key_of(ledger_id), ReadFlag.NONE, 0, None, 0, 0, 0))
+        seen: list[object] = [lac if isinstance(lac, LacAnswer) else type(lac)]
+        for term in (0, TERM_FENCED, TERM):
+            first = place(term, 0) if term else 0
+            entries = await client.ask(read(ledger_id, first, first + 9))
+            seen.append(entries.entries if isinstance(entries, ReadAnswer) else type(entries))
+        answers[ledger_id] = seen
+    traffic = bookie.service.traffic
+    answers[0] = (traffic.adds, traffic.entries_added, traffic.bytes_added)
+    return answers
+
+
+def told(outcome: OctavoError | None) -> tuple[type, str] | None:
+    return None if outcome is None else (type(outcome), outcome.message)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_pack_does_what_its_requests_do_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    # The first pack is plain as a whole, however unlucky the draws are.
+    packs = [adds(LEDGERS[5:10], 1)] + [
+        [some_add(ledger_id, chance) for ledger_id in chance.sample(LEDGERS, chance.randrange(4, len(LEDGERS) + 1))]
+        for _ in range(4)
+    ]
+    outcomes: list[list[object]] = [[], []]
+    seen: list[dict[int, object]] = []
+    for together in range(2):
+        async with bookie_on(MemoryFileSystem()) as bookie, connected(bookie) as client:
+            await prepared(client)
+            for pack in packs:
+                if together:
+                    outcomes[together] += map(told, await client.ask_pack(*pack))
+                else:
+                    ids = [client.send_pack(request)[0] for request in pack]
+                    outcomes[together] += map(told, await client.outcomes(ids))
+            seen.append(await found(bookie, client))
+    assert outcomes[1] == outcomes[0]
+    assert seen[1] == seen[0]
+    assert None in outcomes[0]
+
+
+# --- durable first ----------------------------------------------------------------------------------------------------
+
+
+async def test_none_is_confirmed_before_all_are_on_the_disk() -> None:
+    disk = HeldDisk(lambda name, path: name == "sync" and path.name.startswith("journal-"))
+    async with bookie_on(disk) as bookie, connected(bookie) as client:
+        assert await client.ask_pack(*adds(LEDGERS, 0)) == [None] * len(LEDGERS)
+        disk.hold()
+        receiving = asyncio.ensure_future(client.outcomes(client.send_pack(*adds(LEDGERS, 1))))
+        async with asyncio.timeout(WAIT_SECONDS):
+            await disk.held.wait()
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert not receiving.done()
+        assert [one.outstanding for one in bookie.service.connections] == [len(LEDGERS)]
+        disk.release()
+        assert await receiving == [None] * len(LEDGERS)
+        assert [one.outstanding for one in bookie.service.connections] == [0]
+
+
+async def test_a_refused_one_is_refused_while_the_others_wait_for_the_disk() -> None:
+    disk = HeldDisk(lambda name, path: name == "sync" and path.name.startswith("journal-"))
+    async with bookie_on(disk) as bookie, connected(bookie) as client:
+        assert await client.ask_pack(*adds(LEDGERS, 0)) == [None] * len(LEDGERS)
+        disk.hold()
+        (sealed,) = seal(4, 1, [b"x"])
+        damaged = add(4, [sealed[:-1] + bytes([sealed[-1] ^ 1])])
+        ids = client.send_pack(*adds(LEDGERS[:3], 1), damaged, *adds(LEDGERS[4:], 1))
+        assert [type(outcome) for outcome in await client.outcomes(ids[3:4])] == [DigestMismatchError]
+        disk.release()
+        assert await client.outcomes(ids[:3] + ids[4:]) == [None] * (len(LEDGERS) - 1)
+
+
+async def test_whoever_waits_for_a_ledger_to_grow_is_woken() -> None:
+    async with bookie_on(MemoryFileSystem()) as bookie, connected(bookie) as client, connected(bookie) as follower:
+        assert await client.ask_pack(*adds(LEDGERS, 0)) == [None] * len(LEDGERS)
+        waiting = asyncio.ensure_future(follower.ask(ReadLac(3, b"", ReadFlag.NONE, 0, None, 60_000, 0, 0)))
+        await eventually(lambda: sum(one.long_polls for one in bookie.service.connections) == 1)
+        grown: list[Request] = [add(one, seal(one, 1, [b"x"], lac=0)) for one in LEDGERS]
+        assert await client.ask_pack(*grown) == [None] * len(LEDGERS)
+        async with asyncio.timeout(WAIT_SECONDS):
+            answer = await waiting
+        assert isinstance(answer, LacAnswer)
+        assert answer.entry == seal(3, 1, [b"x"], lac=0)[0]
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+class Written(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.data += data
+
+
+async def answers_to(
+    ids: Sequence[int], now: float, failure: BaseException | None
+) -> tuple[list[object], RequestCounts]:
+    """What a client is sent when these adds, which began at 1.0, have an outcome at ``now``. The bookie was sure of its
+    registration until 5.0."""
+    clock = [1.0]
+    standing = Standing(lambda: 5.0)
+    standing.lost()
+    standing.sure_until = 5.0
+    counts = RequestCounts(lambda: clock[0])
+    replies = Replies(lambda: None, counts, standing)
+    transport = Written()
+    replies.connected(transport)
+    replies.begin_pack(ids[0], len(ids))
+    clock[0] = now
+    replies.added_together(ids, replies.began_at, failure)
+    await asyncio.sleep(0)
+    assert replies.outstanding == 0
+    return [unpack_body(body) for body in FrameDecoder().feed(transport.data)], counts
+
+
+async def test_one_answer_confirms_those_that_have_one_outcome() -> None:
+    answers, counts = await answers_to(range(3, 9), 2.0, None)
+    assert answers == [[3, int(Op.PACK), 0, [[3, 8]]]]
+    assert (counts.add_seconds.count, counts.add_seconds.sum_seconds) == (6, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "failure", "refusal"),
+    [
+        (6.0, None, BookieShuttingDownError),
+        (2.0, BookieStorageError("the journal failed"), BookieStorageError),
+    ],
+)
+async def test_each_is_refused_if_none_may_be_confirmed(
+    now: float, failure: BaseException | None, refusal: type[OctavoError]
+) -> None:
+    """The journal has failed, or the bookie was paused for so long that it may confirm nothing (rule B10)."""
+    answers, counts = await answers_to(range(3, 9), now, failure)
+    replies = [decode_reply(answer) for answer in answers]
+    assert [request_id for request_id, _ in replies] == list(range(3, 9))
+    assert {type(reply) for _, reply in replies} == {refusal}
+    assert counts.add_seconds.count == 0
+    assert counts.refused.total() == 6
