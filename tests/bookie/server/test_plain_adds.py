@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from octavo.bookie.bookie import Bookie
@@ -204,9 +205,7 @@ class Written(asyncio.Transport):
         self.data += data
 
 
-async def answers_to(
-    ids: Sequence[int], now: float, failure: BaseException | None
-) -> tuple[list[object], RequestCounts]:
+async def answers_to(ids: Sequence[int], now: float, failure: BaseException | None) -> tuple[list[Any], RequestCounts]:
     """What a client is sent when these adds, which began at 1.0, have an outcome at ``now``. The bookie was sure of its
     registration until 5.0."""
     clock = [1.0]

@@ -14,7 +14,7 @@ from octavo.bookie.server import connection
 from octavo.bookie.server.connection import Connection
 from octavo.client.wire import wire
 from octavo.protocol.messages import Add, Force, Hello, WriteLac
-from octavo.protocol.packs import CAPABILITY_PACKS, decode_pack
+from octavo.protocol.packs import CAPABILITY_PACKS, PlainAdds, decode_pack
 from simulation.engine.loop import Process
 from simulation.engine.patches import patch
 from simulation.judges.history import Violation
@@ -75,11 +75,13 @@ def old_peers(world: World) -> Iterator[None]:
         if ages.is_old(process, hardships.old_bookie_chance, OLD_BOOKIES):
             world.violate(Violation("packs", f"{process.name} does not offer packs, and is sent one"))
             return
-        _, requests = decode_pack(values)
+        decoded = decode_pack(values)
+        requests = decoded.requests
         count(PACKS)
         ledgers = {request.ledger_id for request in requests if isinstance(request, Add | WriteLac | Force)}
         count(OF_SEVERAL_LEDGERS, len(ledgers) >= 10)
         count(IN_PACKS, sum(type(request) is Add for request in requests))
+        count(ADDS, sum(len(part.entries) for part in decoded.parts if isinstance(part, PlainAdds)))
         original(self, values, body)
 
     @patch(Connection, "_add")
