@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import structlog
 from octavo.bookie.admin.administered import ReadyBookie, Subject
+from octavo.bookie.certificates import CertificateKeeper
 from octavo.bookie.companion import Companion, CompanionTask, CompanionView
 from octavo.bookie.config import BookieConfig, is_loopback
 from octavo.bookie.copies.local_storage import LedgerCopies
@@ -40,7 +41,6 @@ from octavo.bookie.registered_state import Presence
 from octavo.bookie.server.access import Access
 from octavo.bookie.server.audit import Audit
 from octavo.bookie.server.authority import Standing
-from octavo.bookie.server.certificates import CertificateKeeper
 from octavo.bookie.server.ledger_privacy import LedgerPrivacy
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.server import BookieServer

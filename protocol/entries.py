@@ -424,7 +424,7 @@ def _verify_each(ledger_id: LedgerId, entries: Sequence[bytes], sizes: list[int]
 
 
 class LoneEntries(NamedTuple):
-    """What is known of intact entries of different ledgers. A column for each fact."""
+    """Facts about intact entries of different ledgers. A column for each fact."""
 
     entry_ids: Sequence[int]
     lacs_plus_one: Sequence[int]

@@ -54,7 +54,7 @@ class PackedRequests:
                 request_id += 1
 
     def _add_plain(self, first_id: int, adds: PlainAdds) -> Sequence[int]:
-        """Accept those adds that are as usual. Returns the indexes of those that are to be served one by one."""
+        """Accept the adds that are as usual. Returns the indexes of the others, which are to be served one by one."""
         service, began_at = self._service, self._replies.began_at
         each = range(len(adds.entries))
         if service.draining or service.read_only or began_at >= self._standing.sure_until or self._is_closing():

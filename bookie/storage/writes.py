@@ -165,8 +165,8 @@ class EntryWriter:
 
     def add_plain_then(self, adds: PlainAdds, entries: LoneEntries, done: Callable[[Sequence[int]], Done]) -> list[int]:
         """As :meth:`add_then` for each of these adds, one entry each of different ledgers; ``entries``: what has been
-        verified of them. Returns the indexes of those that were left out: they are not as usual, or refused, and only
-        :meth:`add_then` says which.
+        verified of them. Returns the indexes of the adds that were left out. Only :meth:`add_then` says whether they
+        are refused.
 
         ``done`` is called with the indexes of the others, and makes what is called once all of these are durable."""
         taken, left = list[int](), list[int]()

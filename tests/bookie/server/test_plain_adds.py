@@ -1,15 +1,22 @@
-"""Plain adds of a pack are accepted together, and nobody can tell: by no answer, entry or count."""
+"""Plain adds of a pack are accepted together. Answers, entries and counts are as if each had come alone."""
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from octavo.bookie.bookie import Bookie
+from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.request_counts import RequestCounts
+from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.storage.writes import Done
+from octavo.protocol.entries import verify_lone_entries
 from octavo.protocol.errors import BookieShuttingDownError, BookieStorageError, DigestMismatchError, OctavoError
 from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
 from octavo.protocol.messages import (
@@ -26,6 +33,7 @@ from octavo.protocol.messages import (
 )
 from octavo.protocol.packs import PLAIN_ADDS_MIN, PlainAdds, decode_pack, pack_head, tail_of
 from octavo.protocol.places import place
+from support.clusters.ledgers import LedgerScript
 from support.clusters.memory_bookies import bookie_on, connected
 from support.disks.faulty_filesystem import MemoryFileSystem
 from support.disks.held_disk import HeldDisk
@@ -178,7 +186,7 @@ async def test_a_refused_one_is_refused_while_the_others_wait_for_the_disk() -> 
         assert await client.outcomes(ids[:3] + ids[4:]) == [None] * (len(LEDGERS) - 1)
 
 
-async def test_whoever_waits_for_a_ledger_to_grow_is_woken() -> None:
+async def test_a_long_poll_is_answered_when_its_ledger_has_grown() -> None:
     async with bookie_on(MemoryFileSystem()) as bookie, connected(bookie) as client, connected(bookie) as follower:
         assert await client.ask_pack(*adds(LEDGERS, 0)) == [None] * len(LEDGERS)
         waiting = asyncio.ensure_future(follower.ask(ReadLac(3, b"", ReadFlag.NONE, 0, None, 60_000, 0, 0)))
@@ -247,3 +255,115 @@ async def test_each_is_refused_if_none_may_be_confirmed(
     assert {type(reply) for _, reply in replies} == {refusal}
     assert counts.add_seconds.count == 0
     assert counts.refused.total() == 6
+
+
+# --- in the storage ---------------------------------------------------------------------------------------------------
+
+SCRIPTS = [LedgerScript(ledger_id) for ledger_id in range(0, 3000, 100)]
+
+
+async def opened(filesystem: MemoryFileSystem, failures: list[BaseException] | None = None) -> Storage:
+    """Groups of few records, and room for the states of four ledgers."""
+    journal = JournalSettings(segment_bytes=64 * 1024, first_fill_bytes=0, group_records_max=7)
+    return await Storage.open(
+        filesystem,
+        directory=Path("/bookie/data"),
+        journal_directory=Path("/bookie/journal"),
+        settings=StorageSettings(
+            cache_bytes_max=20_000, ledgers_hot_max=4, checkpoint_seconds=3600, entry_log_bytes=30_000, journal=journal
+        ),
+        on_fatal=(failures if failures is not None else []).append,
+    )
+
+
+class Outcome:
+    """What becomes of adds that are taken together."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.failure: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, taken: Sequence[int]) -> Done:
+        self.taken = list(taken)
+        return self.failure.set_result
+
+    async def wait(self) -> BaseException | None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            return await self.failure
+
+
+def add_to_each(storage: Storage, entry_id: int, outcome: Outcome) -> list[int]:
+    """Add an entry to each ledger. Returns the indexes of the ledgers that were left out."""
+    entries = [ledger.entry(entry_id) for ledger in SCRIPTS]
+    ids = [ledger.ledger_id for ledger in SCRIPTS]
+    adds = PlainAdds(ids, [ledger.key for ledger in SCRIPTS], [0] * len(SCRIPTS), entries)
+    verified = verify_lone_entries(ids, entries)
+    assert verified is not None
+    return storage.writer.add_plain_then(adds, verified, outcome)
+
+
+async def begun(storage: Storage) -> None:
+    """Each ledger has an entry 0."""
+    for ledger in SCRIPTS:
+        await storage.writer.add(ledger.ledger_id, ledger.key, [ledger.entry(0)], recovery=False)
+
+
+async def all_held(storage: Storage) -> list[list[bytes]]:
+    return [
+        list((await storage.reader.read(ledger.ledger_id, 0, 99, entries_max=500, bytes_max=100_000)).entries)
+        for ledger in SCRIPTS
+    ]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+async def test_what_was_reported_durable_survives_a_crash(checkpoint: bool) -> None:
+    filesystem = MemoryFileSystem()
+    storage = await opened(filesystem)
+    await begun(storage)
+    for entry_id in range(1, 6):
+        outcome = Outcome()
+        assert add_to_each(storage, entry_id, outcome) == []
+        assert outcome.taken == list(range(len(SCRIPTS)))
+        assert not outcome.failure.done()
+        assert await outcome.wait() is None
+        if checkpoint and entry_id == 3:
+            await storage.checkpoint()
+    storage = await opened(filesystem.after_crash(1))
+    assert await all_held(storage) == [ledger.entries(range(6)) for ledger in SCRIPTS]
+    assert [storage.ledgers.get(ledger.ledger_id).highest_plus_one for ledger in SCRIPTS] == [6] * len(SCRIPTS)
+    await storage.close()
+
+
+async def test_ledgers_that_are_not_as_usual_are_left_out() -> None:
+    storage = await opened(MemoryFileSystem())
+    await begun(storage)
+    await storage.writer.fence(SCRIPTS[2].ledger_id, SCRIPTS[2].key)
+    await storage.writer.add(SCRIPTS[4].ledger_id, SCRIPTS[4].key, [SCRIPTS[4].entry(1)], recovery=False)
+    outcome = Outcome()
+    assert add_to_each(storage, 1, outcome) == [2, 4]
+    assert outcome.taken == [index for index in range(len(SCRIPTS)) if index not in {2, 4}]
+    assert await outcome.wait() is None
+    assert [len(entries) for entries in await all_held(storage)] == [
+        1 if index == 2 else 2 for index in range(len(SCRIPTS))
+    ]
+    await storage.close()
+
+
+async def test_a_journal_that_fails_fails_all_that_were_taken_and_takes_no_more() -> None:
+    filesystem = MemoryFileSystem()
+    failures: list[BaseException] = []
+    storage = await opened(filesystem, failures)
+    await begun(storage)
+
+    def fault(name: str, path: Path) -> OSError | None:
+        return OSError(errno.EIO, os.strerror(errno.EIO)) if name == "sync" and "journal" in str(path) else None
+
+    filesystem.fault = fault
+    outcome = Outcome()
+    assert add_to_each(storage, 1, outcome) == []
+    assert await outcome.wait() is not None
+    assert failures
+    again = Outcome()
+    assert add_to_each(storage, 2, again) == list(range(len(SCRIPTS)))
+    assert not again.failure.done()
+    await storage.close()
