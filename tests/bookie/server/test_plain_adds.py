@@ -4,9 +4,10 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from octavo.bookie.bookie import Bookie
@@ -17,7 +18,14 @@ from octavo.bookie.server.request_counts import RequestCounts
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.storage.writes import Done
 from octavo.protocol.entries import verify_lone_entries
-from octavo.protocol.errors import BookieShuttingDownError, BookieStorageError, DigestMismatchError, OctavoError
+from octavo.protocol.errors import (
+    BookieReadOnlyError,
+    BookieShuttingDownError,
+    BookieStorageError,
+    DigestMismatchError,
+    OctavoError,
+    ProtocolError,
+)
 from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
 from octavo.protocol.messages import (
     Add,
@@ -29,6 +37,7 @@ from octavo.protocol.messages import (
     ReadLac,
     Request,
     WriteLac,
+    decode_hello,
     decode_reply,
 )
 from octavo.protocol.packs import PLAIN_ADDS_MIN, PlainAdds, decode_pack, pack_head, tail_of
@@ -151,6 +160,52 @@ async def test_a_pack_does_what_its_requests_do_one_by_one(seed: int) -> None:
     assert outcomes[1] == outcomes[0]
     assert seen[1] == seen[0]
     assert None in outcomes[0]
+
+
+def stops(bookie: Bookie) -> None:
+    bookie.service.draining = True
+
+
+def is_full(bookie: Bookie) -> None:
+    bookie.service.read_only = True
+
+
+def was_given_up(bookie: Bookie) -> None:
+    bookie.service.standing.lost()
+
+
+@pytest.mark.parametrize(
+    ("happens", "refusal"),
+    [(stops, BookieShuttingDownError), (is_full, BookieReadOnlyError), (was_given_up, BookieShuttingDownError)],
+)
+async def test_a_bookie_that_takes_no_adds_takes_none_in_packs(
+    happens: Callable[[Bookie], None], refusal: type[OctavoError]
+) -> None:
+    async with bookie_on(MemoryFileSystem()) as bookie, connected(bookie) as client:
+        assert await client.ask_pack(*adds(LEDGERS, 0)) == [None] * len(LEDGERS)
+        happens(bookie)
+        outcomes = await client.ask_pack(*adds(LEDGERS, 1))
+        assert {type(outcome) for outcome in outcomes} == {refusal}
+        bookie.service.draining = False
+        for ledger_id in LEDGERS:
+            answer = await client.ask(read(ledger_id, 0, 9))
+            assert isinstance(answer, ReadAnswer)
+            assert len(answer.entries) == 1
+
+
+@pytest.mark.parametrize(("term", "entry_id"), [(2, place(3, 0)), (2, place(1, 7)), (2, 5), (3, place(4, 0) - 1)])
+async def test_an_entry_of_another_term_in_a_pack_ends_the_connection(term: int, entry_id: int) -> None:
+    async with bookie_on(MemoryFileSystem()) as bookie, connected(bookie) as client:
+        assert await client.ask_pack(*adds(LEDGERS, 0)) == [None] * len(LEDGERS)
+        wrong = Add(3, key_of(3), AddFlag.NONE, term, seal(3, entry_id, [b"x"]))
+        ids = client.send_pack(*adds(LEDGERS[:2], 1), wrong, *adds(LEDGERS[3:], 1))
+        assert await client.receive_reply() == (ids[2], ANY)
+        assert isinstance(decode_hello(await client.receive()), ProtocolError)
+        async with connected(bookie) as other:
+            for ledger_id in LEDGERS[3:]:
+                answer = await other.ask(read(ledger_id, 0, 9))
+                assert isinstance(answer, ReadAnswer)
+                assert len(answer.entries) == 1, "what stands behind the entry was not served"
 
 
 # --- durable first ----------------------------------------------------------------------------------------------------
