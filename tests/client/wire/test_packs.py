@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from itertools import count
 
 import pytest
@@ -22,6 +22,8 @@ from octavo.protocol.frames import frame_of, pack_body
 from octavo.protocol.limits import FRAME_PAYLOAD_BYTES_TARGET, REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import MAGIC, Added, Hello, LacWritten, Op, Ping, Pong, WriteLac, encode_error
 from octavo.protocol.packs import CAPABILITY_PACKS, PACK_REQUESTS_MAX, encode_done, tail_of
+from simulation.canaries import packs
+from simulation.canaries.catalogue import CANARIES
 from support.clusters.fake_bookie import CLUSTER_ID, FakeBookie
 from support.raw_client import add, key_of, seal, seal_lac
 from support.waiting import WAIT_SECONDS
@@ -78,8 +80,10 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(bookie: FakeBookie, *, outgoing_bytes_max: int = 64 << 20) -> AsyncIterator[Client]:
-    owner = Owner()
+async def connected(
+    bookie: FakeBookie, *, owner: Owner | None = None, outgoing_bytes_max: int = 64 << 20
+) -> AsyncIterator[Client]:
+    owner = owner or Owner()
     wire = Wire(
         owner,
         hello=Hello(MAGIC, 1, 1, "test", CLUSTER_ID, "b1", "client", ()),
@@ -300,6 +304,28 @@ async def test_a_lost_connection_fails_what_is_unanswered_and_what_was_posted_in
     await asyncio.sleep(0)
     assert bookie.count(Op.ADD) == 3
     assert not client.wire.posting.post(b"never sent", list[Outcome]().append, 1)
+
+
+@pytest.mark.parametrize("is_broken", [False, True], ids=["sound", "canary"])
+async def test_an_answer_of_a_connection_that_was_given_up_counts_for_nothing_on_the_next(
+    bookie: FakeBookie, is_broken: bool
+) -> None:
+    """Both count their requests from the same id on. Hardly any universe brings such an answer and a loss of what it
+    names together; the canary shows that this test notices."""
+    defect = CANARIES["pack-answer-of-older-connection"].applied() if is_broken else nullcontext()
+    first_id = packs.FIRST_ID if is_broken else FIRST_ID
+    bookie.drop(Op.ADD)
+    owner = Owner()
+    with defect:
+        async with connected(bookie, owner=owner) as older, connected(bookie, owner=owner) as newer:
+            older.post(1, 2)
+            newer.post(3, 4)
+            await bookie.received(Op.ADD, 4)
+            older.wire.abort(BookieUnavailableError("gone"))
+            older.wire.data_received(done(first_id, first_id + 1))
+            assert older.kinds() == {1: [BookieUnavailableError], 2: [BookieUnavailableError]}
+            answered = [Added] if is_broken else []
+            assert newer.kinds() == {3: answered, 4: answered}
 
 
 async def test_an_outcome_whose_handling_closes_the_wire_leaves_one_outcome_to_each_of_the_others(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from simulation.canaries import bookie, books, client, hardships, logs, repair, security, streams
+from simulation.canaries import bookie, books, client, hardships, logs, packs, repair, security, streams
 from simulation.engine.patches import Patch
 
 
@@ -195,4 +195,21 @@ CANARIES: dict[str, Canary] = {
     "one-clock-is-believed": Canary("time has passed once one clock says so", "M5", logs.retention_believes_own_clock),
     "kept-metadata-are-believed": Canary("a takeover asks bookies by metadata of long ago", "T14",
                                          hardships.kept_metadata_are_believed),
+    "pack-refused-is-done": Canary("a bookie answers a refused request of a pack as one that has succeeded", "W1",
+                                   packs.refused_is_done),
+    "pack-refusal-of-neighbour": Canary("the refusal of a request is given to another one of its pack", "F2",
+                                        packs.refusal_goes_to_neighbour),
+    "pack-partly-done-is-done": Canary("a pack that is answered in part counts as done", "W1",
+                                       packs.partly_done_is_done),
+    "pack-lost-is-partly-done": Canary("a part of a pack whose connection is lost counts as done", "W1",
+                                       packs.lost_is_partly_done),
+    "pack-ignores-fence-within": Canary("a fence between two requests of a pack is ignored", "F2",
+                                        packs.fence_within_is_ignored),
+    "pack-done-before-sync": Canary("the last request of a pack is answered before it is synced", "B1",
+                                    packs.last_is_done_before_sync),
+    "pack-answer-of-older-connection": Canary("answers of an older connection count for the new one", "W1",
+                                              packs.answers_of_older_connection_count),
+    "pack-outlives-connection": Canary("answers of a new connection count for requests of the one before", "W1",
+                                       packs.packs_outlive_connection),
+    "packs-are-sent-to-all": Canary("packs are sent to bookies that know none", "W1", packs.packs_are_sent_to_all),
 }  # fmt: skip

@@ -92,8 +92,8 @@ BESIEGED_STREAMS = {
 """Canary in streams -> a siege that finds it, and the first seed to try, of small universes with a log that is a
 stream."""
 
-SELDOM = {"stream-fence-ends-doubt"}
-"""Canaries that hardly any universe finds, and the model check does (docs/simulator.md)."""
+SELDOM = {"stream-fence-ends-doubt", "pack-answer-of-older-connection"}
+"""Canaries that hardly any universe finds, and the model check or a test of the client does (docs/simulator.md)."""
 
 QUICK = {"log-follower-guesses-end", "log-outcome-too-early"}
 """Canaries in logs that quick universes find sooner than small ones."""
@@ -143,6 +143,18 @@ REPAIR = {
 }
 """Canary in repair -> a siege, and the first seed to try, of small universes with agents."""
 
+
+PACKS = {
+    "pack-refused-is-done": 9,
+    "pack-refusal-of-neighbour": 9,
+    "pack-partly-done-is-done": 4,
+    "pack-lost-is-partly-done": 1,
+    "pack-ignores-fence-within": 9,
+    "pack-done-before-sync": 4,
+    "pack-outlives-connection": 10,
+    "packs-are-sent-to-all": 10,
+}
+"""Canary in packs -> the first seed to try, of quick universes in which a client has many ledgers."""
 
 CHAIN, STREAM = ("logs=1", "log_streams=0", "agents=0"), ("logs=1", "log_streams=1", "agents=0")
 
@@ -241,6 +253,11 @@ def test_known_defect_in_full_copies_of_logs_is_found(canary: str) -> None:
     check_found(canary, LOG_COPIES[canary], "--size", "quick", "--set", "log_copies=1")
 
 
+@pytest.mark.parametrize("canary", PACKS)
+def test_known_defect_in_packs_is_found(canary: str) -> None:
+    check_found(canary, PACKS[canary], "--size", "quick", "--set", "packs=1")
+
+
 @pytest.mark.parametrize("canary", HARDSHIPS)
 def test_hardship_finds_defect(canary: str) -> None:
     size, first, settings = HARDSHIPS[canary]
@@ -283,7 +300,7 @@ def test_a_replacement_that_takes_other_arguments_than_the_code_is_refused() -> 
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
     text = " ".join((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8").split())
     streams = {**STREAMS, **BESIEGED_STREAMS}
-    special = {**GUARDED, **DEFERRED, **FULL_COPIES, **HARDSHIPS}
+    special = {**GUARDED, **DEFERRED, **FULL_COPIES, **HARDSHIPS, **PACKS}
     kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **streams, **THESEUS, **REPAIR, **special}))
     assert re.findall(r"(\d+) known defects", text) == re.findall(r"(\d+) canaries in every", text) == [kept]
     assert re.findall(r"runs (\d+) universes", text) == [str(SEEDS + SMALL_SEEDS + LARGE_SEEDS)]
@@ -294,6 +311,8 @@ def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
 def test_a_dozen_canaries_are_kept_alive() -> None:
     assert len({**CHEAPEST, **BESIEGED}) >= 12
     assert CHEAPEST.keys() | BESIEGED.keys() <= CANARIES.keys()
+    in_packs = {canary for canary in CANARIES if canary.startswith("pack")}
+    assert PACKS.keys() == in_packs - SELDOM
     assert LOGS.keys() == {canary for canary in CANARIES if canary.startswith("log-")}
     in_streams = {canary for canary in CANARIES if canary.startswith("stream-")}
     assert STREAMS.keys() | BESIEGED_STREAMS.keys() == in_streams - SELDOM

@@ -39,6 +39,7 @@ def patch(owner: Any, name: str) -> Callable[[Callable[..., Any]], Patch]:
         def replacement(*arguments: Any, **keywords: Any) -> Any:
             return function(made.original, *arguments, **keywords)
 
+        replacement.__wrapped__ = made.original  # type: ignore[attr-defined]  # a further patch sees its arguments
         made.replacement = replacement
         return made
 

@@ -12,11 +12,16 @@ from typing import Any, NamedTuple
 
 from octavo.client.client import Client
 from octavo.client.write.writer import LedgerWriter
-from octavo.protocol.errors import InternalError, OctavoError, WouldBlock
+from octavo.metadata.ledger.model import LedgerState
+from octavo.protocol.errors import InternalError, LedgerFencedError, OctavoError, WouldBlock
 from octavo.protocol.ids import EntryId
+from simulation.engine.metadata import ADDRESS
 from simulation.judges.history import LedgerHistory, Violation
 from simulation.workload.workload import Reading, close_ledger, create_ledger, judged, note_answer
 from simulation.world import ClientHost, World
+
+FENCINGS = 4
+"""How often ledgers are fenced at most."""
 
 
 class Member(NamedTuple):
@@ -36,9 +41,9 @@ class Throng:
         self._ledgers = ledgers
         """How many the next life of the client opens."""
         self._opened_at_once = rng.choice((20, 100, 500))
-        self._rounds = rng.choice((1, 2, 3))
+        self._rounds = rng.choice((2, 3, 4))
         self._pause = 1.2 * world.plan.safety_seconds / self._rounds
-        self._deferred_share = rng.choice((0.0, 0.0, 0.2))
+        self._deferred_share = rng.choice((0.0, 0.2, 0.2))
         self._closed_share = rng.choice((0.0, 0.1, 0.3))
         self._closes_all = rng.random() < 0.3
         self._under_way = 0
@@ -128,6 +133,8 @@ class Throng:
         if not isinstance(error, OctavoError) or isinstance(error, InternalError):
             world.violate(Violation("no defects", f"add {index} to {ledger.ledger_id}: {error}"))
             return
+        if isinstance(error, LedgerFencedError) and not ledger.deleted and ledger.current.state is LedgerState.OPEN:
+            world.violate(Violation("F1", f"ledger {ledger.ledger_id} is open, and its writer is told of a fence"))
         if index == ledger.acknowledged + 1:
             note_answer(world, host.name, f"add {index} to {ledger.ledger_id}", error)
         judged(world, partial(world.history.add_failed, ledger, index, may_have_happened=error.may_have_happened))
@@ -159,14 +166,29 @@ class Fencing:
         self.ended = ended
         self._reading = Reading(world, rng, recovers=True, ended=ended)
         self._at_once = rng.choice((2, 5, 12))
+        self._deafens = rng.choice((0.0, 0.7, 0.7))
 
     async def run(self, host: ClientHost, client: Client) -> None:
-        """Do so once or twice, unless the safety phase has ended."""
-        for _ in range(self.rng.choice((1, 1, 2))):
-            await asyncio.sleep(self.world.plan.safety_seconds * self.rng.uniform(0.1, 0.9))
-            written = [one for one in self.world.history.ledgers.values() if one.adding and not one.delete_asked]
-            if self.ended() or not written:
+        """Do so a few times, while ledgers have acknowledged entries and are written, until the safety phase ends."""
+        world, rng = self.world, self.rng
+        for _ in range(FENCINGS):
+            await asyncio.sleep(world.plan.safety_seconds * rng.uniform(0.05, 0.3))
+            written = [one for one in world.history.ledgers.values() if one.adding and one.acknowledged >= 0]
+            written = [one for one in written if one.end is None and not one.delete_asked]
+            if self.ended():
                 return
-            chosen = self.rng.sample(written, min(self._at_once, len(written)))
-            self.world.trace.count("packs: ledgers fenced while they are written", len(chosen))
+            if not written:
+                continue
+            chosen = rng.sample(written, min(self._at_once, len(written)))
+            world.trace.count("packs: ledgers fenced while they are written", len(chosen))
+            if rng.random() < self._deafens:
+                self._deafen(chosen[0].writer)
             await asyncio.gather(*(self._reading.visit(host, client, ledger) for ledger in chosen))
+
+    def _deafen(self, writer: str) -> None:
+        """Let the writer hear nothing from the metadata store for a while: bookies tell it of the fences."""
+        world = self.world
+        world.trace.count("packs: writer does not hear of fences")
+        world.network.set_blocked(ADDRESS, writer, True)
+        until = world.loop.now + self.rng.uniform(0.2, 0.8)
+        world.loop.call_process(world.loop.world, until, world.network.set_blocked, ADDRESS, writer, False)
