@@ -145,14 +145,14 @@ REPAIR = {
 
 
 PACKS = {
-    "pack-refused-is-done": 9,
-    "pack-refusal-of-neighbour": 9,
+    "pack-refused-is-done": 17,
+    "pack-refusal-of-neighbour": 17,
     "pack-partly-done-is-done": 4,
-    "pack-lost-is-partly-done": 1,
-    "pack-ignores-fence-within": 9,
-    "pack-done-before-sync": 4,
-    "pack-outlives-connection": 10,
-    "packs-are-sent-to-all": 10,
+    "pack-lost-is-partly-done": 18,
+    "pack-ignores-fence-within": 20,
+    "pack-done-before-sync": 31,
+    "pack-outlives-connection": 31,
+    "packs-are-sent-to-all": 23,
 }
 """Canary in packs -> the first seed to try, of quick universes in which a client has many ledgers."""
 
