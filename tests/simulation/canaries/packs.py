@@ -8,10 +8,12 @@ from typing import Any
 from octavo.bookie.server.connection import Connection
 from octavo.bookie.server.replies import Replies
 from octavo.client.wire.outstanding_packs import OutstandingPack, Settle
+from octavo.client.wire.posting import Posting
 from octavo.client.wire.wire import Wire
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.frames import unpack_body
-from octavo.protocol.messages import Op
+from octavo.protocol.ids import LedgerId
+from octavo.protocol.messages import Add, Op
 from octavo.protocol.packs import decode_done, decode_pack, is_pack
 from simulation.engine.patches import Patch, patch
 
@@ -61,7 +63,8 @@ def lost_is_partly_done() -> list[Patch]:
         half = len(self._waiting) // 2
         done: list[Settle] = [one for one in self._waiting[:half] if one is not None]
         self._waiting[:half] = [None] * half
-        return done + original(self, make_error)
+        others: list[Settle] = original(self, make_error)
+        return done + others
 
     return [failed]
 
@@ -70,13 +73,15 @@ def fence_within_is_ignored() -> list[Patch]:
     @patch(Connection, "_pack")
     def pack(original: Any, self: Any, values: Any, body: Any) -> None:
         # The second half is served later, and what fences were there is not looked at again.
-        first_id, requests = decode_pack(values)
+        decoded = decode_pack(values)
+        first_id, requests = decoded.first_id, decoded.requests
         half, ledgers = len(requests) // 2, self._storage.ledgers
         if not half:
             original(self, values, body)
             return
         original(self, [first_id, values[1], values[2][:half]], body)
-        unfenced = {one.ledger_id for one in requests[half:] if not ledgers.get(one.ledger_id).fenced}
+        of_adds = {one.ledger_id for one in requests[half:] if isinstance(one, Add)}
+        unfenced = {ledger_id for ledger_id in of_adds if not ledgers.get(LedgerId(ledger_id)).fenced}
 
         def serve_rest() -> None:
             if self._closing or self._replies.closed:
@@ -113,14 +118,18 @@ def last_is_done_before_sync() -> list[Patch]:
         if request_id not in vars(self).get("answered_early", ()):
             original(self, request_id, began_at, failure)
 
-    return [begin_pack, added]
+    @patch(Replies, "added_together")
+    def added_together(original: Any, self: Any, request_ids: Any, began_at: float, failure: Any) -> None:
+        early = vars(self).get("answered_early", ())
+        original(self, [one for one in request_ids if one not in early], began_at, failure)
+
+    return [begin_pack, added, added_together]
 
 
 def answers_of_older_connection_count() -> list[Patch]:
     # Two defects that do no harm alone: each connection counts its posted requests from the same id on, and one that is
     # given up is still read for a while. Its answers go to the connection that the client has by then.
     latest: dict[object, Wire] = {}
-    pack_answered = Patch(Wire, "_pack_answered").original
 
     @patch(Wire, "__init__")
     def init(original: Any, self: Any, owner: Any, **keywords: Any) -> None:
@@ -146,7 +155,7 @@ def answers_of_older_connection_count() -> list[Patch]:
         for body in self._decoder.feed(data):
             values = unpack_body(body)
             if is_pack(values) and self._owner in latest:
-                pack_answered(latest[self._owner], values)
+                latest[self._owner].posting.answered(values)
 
     return [init, up, give_up_silent_bookie, data_received]
 
@@ -154,34 +163,36 @@ def answers_of_older_connection_count() -> list[Patch]:
 def packs_outlive_connection() -> list[Patch]:
     # The requests of a lost connection do not fail: the next connection, which counts them from the same id on, takes
     # them over, and its answers count for them.
+    owners: dict[object, object] = {}
     kept: dict[object, list[OutstandingPack]] = {}
 
     @patch(Wire, "__init__")
     def init(original: Any, self: Any, owner: Any, **keywords: Any) -> None:
+        owners[self] = owner
         original(self, owner, **{**keywords, "next_request_id": itertools.count(FIRST_ID).__next__})
 
-    @patch(Wire, "_pack_over")
-    def pack_over(original: Any, self: Any, first_id: int, outcome: Any) -> None:
-        pack = self._packs.remove(first_id)
+    @patch(Posting, "_pack_over")
+    def pack_over(_original: Any, self: Any, first_id: int, _outcome: Any) -> None:
+        pack = self.packs.remove(first_id)
         if pack is not None:
-            kept.setdefault(self._owner, []).append(pack)
+            kept.setdefault(owners[self._frames], []).append(pack)
 
-    @patch(Wire, "_pack_answered")
-    def pack_answered(original: Any, self: Any, values: Any) -> None:
+    @patch(Posting, "answered")
+    def answered(original: Any, self: Any, values: Any) -> None:
         original(self, values)
         for first_id, last_id in decode_done(values):
-            for pack in kept.get(self._owner, ()):
+            for pack in kept.get(owners[self._frames], ()):
                 first, last = max(first_id, pack.first_id), min(last_id, pack.stop_id - 1)
                 for on_outcome, outcome in pack.succeeded(first, last) if first <= last else ():
-                    self._deliver(on_outcome, outcome)
+                    self._frames.deliver(on_outcome, outcome)
 
-    return [init, pack_over, pack_answered]
+    return [init, pack_over, answered]
 
 
 def packs_are_sent_to_all() -> list[Patch]:
     @patch(Wire, "_up")
     def up(original: Any, self: Any) -> None:
         original(self)
-        self._takes_packs = True
+        self.posting.takes_packs = True
 
     return [up]
