@@ -139,6 +139,7 @@ async def write(
     It also prints the processor time of an entry: that of the client, and, with `octavo up` on this machine, that of
     each bookie and of all processes.
     """
+    from octavo.cli.bench.garbage import collect_seldom  # noqa: PLC0415
     from octavo.cli.bench.load import Extent  # noqa: PLC0415
     from octavo.cli.output import progress_bar  # noqa: PLC0415
 
@@ -160,6 +161,7 @@ async def write(
                 with progress_bar("warming up", 1) as progress:
                     await _run([*map(operation, writers)], Extent(None, warm_up), parallel, rate, batch, progress)
         async with opened(keep=not delete) as writers:
+            collect_seldom()
             with progress_bar("writing", 1) as progress:
                 before = processes.processor_seconds()
                 measured = await _run([*map(operation, writers)], extent, parallel, rate, batch, progress)

@@ -16,12 +16,12 @@ ends: a parent that is killed leaves no load behind.
 """
 
 import asyncio
-import gc
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from octavo.cli.bench.bare_nodes import RawCreates
+from octavo.cli.bench.garbage import collect_seldom
 from octavo.cli.bench.load import Extent, closed_loop
 from octavo.cli.bench.names import BENCH_KEY
 from octavo.cli.bench.requests import answer_requests
@@ -35,10 +35,6 @@ from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 
 CLEAN_UP_AT_ONCE = 200
 """Ledgers closed and deleted at the same time afterwards."""
-
-GARBAGE_THRESHOLD = 20_000
-"""Number of new objects after which Python looks for reference cycles, as in a bookie: there are many open ledgers, and
-they form no cycles."""
 
 
 async def serve(session: Session, shape: dict[str, int], *, keep: bool) -> int:
@@ -81,9 +77,7 @@ class CreateLoad:
         if uri.startswith(("zk://", "zk+tls://")):
             self._raw = RawCreates(uri, size)
             await self._raw.open()
-        # The objects that exist now stay: the garbage collector need not look at them during the measurement.
-        gc.freeze()
-        gc.set_threshold(GARBAGE_THRESHOLD)
+        collect_seldom()
 
     async def do(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request."""

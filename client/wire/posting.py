@@ -91,8 +91,8 @@ class Posting:
         frames = self._frames
         if not frames.writable:
             return False
-        posted = self._posted
-        if posted and (self._posted_bytes + len(tail) > FRAME_PAYLOAD_BYTES_TARGET or timeout_seconds != posted[0][2]):
+        posted, size = self._posted, len(tail)
+        if posted and (self._posted_bytes + size > FRAME_PAYLOAD_BYTES_TARGET or timeout_seconds != posted[0][2]):
             self.send_posted()
             if not self._frames.writable:  # it was lost, or is full, now
                 return False
@@ -101,10 +101,10 @@ class Posting:
             self._turn.sends(self)
             self._posted_bytes = 0
         posted.append((tail, on_outcome, timeout_seconds))
-        self._posted_bytes += len(tail)
+        self._posted_bytes = posted_bytes = self._posted_bytes + size
         if (
-            len(tail) >= _LARGE_BYTES
-            or self._posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET
+            size >= _LARGE_BYTES
+            or posted_bytes >= FRAME_PAYLOAD_BYTES_TARGET
             or len(posted) >= (PACK_REQUESTS_MAX if self.takes_packs else frames.free)
         ):
             self.send_posted()
