@@ -49,12 +49,12 @@ BESIEGED = {
 LOGS = {
     "log-takeover-does-not-fence": 2,
     "log-orphans-forgotten": 101,
-    "log-drops-last-segments": 17,
+    "log-drops-last-segments": 28,
     "log-deletes-before-it-drops": 2,
     "log-old-leader-heals": 2,
     "log-follower-guesses-end": 5,
     "log-roll-does-not-wait": 65,
-    "log-heals-from-first-doubt": 34,
+    "log-heals-from-first-doubt": 52,
     "log-outcome-too-early": 15,
     "log-truncation-inexact": 6,
     "log-retention-ignores-cursors": 14,
@@ -68,11 +68,11 @@ LOGS = {
 """Canary in logs -> the first seed to try, of universes with a log."""
 
 STREAMS = {
-    "stream-old-leader-heals": ("quick", 1),
+    "stream-old-leader-heals": ("quick", 9),
     "stream-roll-does-not-wait": ("small", 8),
     "stream-pages-change": ("quick", 1),
     "stream-pages-go-early": ("quick", 5),
-    "stream-truncates-last-fragment": ("small", 33),
+    "stream-truncates-last-fragment": ("small", 46),
     "stream-nothing-is-trimmed": ("small", 2),
     "stream-trim-not-durable": ("small", 5),
     "stream-trims-what-is-kept": ("small", 2),
@@ -124,21 +124,21 @@ DEFERRED = {
 """Canary in deferred sync -> the first seed to try, of quick universes whose ledgers have it."""
 
 FULL_COPIES = {
-    "debt-is-forgotten": 8,
-    "copies-are-believed": 11,
+    "debt-is-forgotten": 20,
+    "copies-are-believed": 21,
     "full-is-acknowledged": 8,
 }
 """Canary in full copies -> the first seed to try, of quick universes whose ledgers have full copies."""
 
 LOG_COPIES = {
     "takeover-owes-nothing": 37,
-    "required-copies-are-missing": 19,
+    "required-copies-are-missing": 28,
 }
 """Canary in full copies of logs -> the first seed to try, of quick universes whose logs have full copies."""
 
 REPAIR = {
     "repair-open-fragment": ("", 12),
-    "repair-doubt-ends-early": ("blackout", 67),
+    "repair-doubt-ends-early": ("blackout", 85),
     "repair-floor-lifted": ("amnesia", 4),
 }
 """Canary in repair -> a siege, and the first seed to try, of small universes with agents."""
@@ -166,7 +166,7 @@ HARDSHIPS = {
     "identity-is-not-confirmed": ("quick", 1, ("returns=1", "logs=0")),
     "lineage-is-not-compared": ("quick", 5, ("returns=1", "logs=0")),
     "hosts-are-not-looked-at": ("quick", 2, ("hosts=1",)),
-    "spread-of-parts-is-not-kept": ("quick", 8, ("hosts=1",)),
+    "spread-of-parts-is-not-kept": ("quick", 47, ("hosts=1",)),
     "one-clock-is-believed": ("quick", 5, ("clocks=1", *STREAM)),
     "repair-documents-grow": ("quick", 1, ("crowds=1", "logs=0", "restores_metadata=0")),
 }
