@@ -1,4 +1,4 @@
-"""The document under the name of a log that is a stream. Pure.
+"""The stored form of a log that is a stream: the document under its name. Pure.
 
 The stream's own metadata hold nearly everything: fragments, terms, quorums, password, digest. The document under the
 log's name has what belongs to the name: which stream it is, the retention, and where the log begins for readers. That
