@@ -77,6 +77,10 @@ from support.waiting import WAIT_SECONDS
 CLUSTER_ID = "test-cluster"
 
 
+def _unanswered(request: Request) -> Reply:
+    raise AssertionError(f"{type(request).__name__} was not answered before")
+
+
 class FakeBookie:
     """See the module. ``address`` is known once :meth:`start` has returned and stays the same when started again."""
 
@@ -220,8 +224,10 @@ class FakeBookie:
         self._altered[op] = change
 
     def answer(self, kind: type[Request], how: Callable[[Any], Reply]) -> Callable[[Any], Reply]:
-        """Answer requests of a kind in this way. Gives the way in which they were answered so far."""
-        before, self._answers[kind] = self._answers[kind], how
+        """Answer requests of a kind in this way. Gives the way in which they were answered so far; requests that the
+        bookie does not know it did not answer."""
+        before = self._answers.get(kind, _unanswered)
+        self._answers[kind] = how
         return before
 
     def hang(self) -> None:
