@@ -60,7 +60,7 @@ def _unfenced_are_read(flag: ReadFlag) -> Patch:
                     continue
                 key = self._secrets.ledger_key if flag is ReadFlag.FENCE else b""
                 read = Read(
-                    self._metadata.ledger_id, key, flag, 0, wanted[0], wanted[1], quorums.ensemble_size,
+                    self.term.ledger_id, key, flag, 0, wanted[0], wanted[1], quorums.ensemble_size,
                     machine.residues_at(position), 1000, 1 << 20,
                 )  # fmt: skip
                 self._take(position, wanted, await self._ask(position, read, ReadAnswer))
@@ -102,9 +102,9 @@ def recoverer_makes_lac() -> list[Patch]:
         writing, end = self._writing, self._machine.last_recovered
         if writing is None or end < 0 or self._finished.done():
             return
-        sealer = Sealer(self._metadata.ledger_id, self._metadata.digest, self._secrets)
+        sealer = Sealer(self.term.ledger_id, self.term.key.digest, self._secrets)
         sealed = sealer.seal_explicit_lac(EntryId(end), length=self._machine._length, sealed_at_ms=0)
-        writing.write_lac(sealed)
+        writing.explicit_lacs.write(sealed)
 
     return [advance]
 
@@ -134,9 +134,9 @@ def early_commit() -> list[Patch]:
     async def note_change(_original: Any, self: Any, change: Any) -> bool:
         fragment = Fragment(EntryId(change.first_entry_id), change.ensemble, change.length_before)
         written = await update_ledger(
-            stores[-1], self._metadata.ledger_id, _CommitEarly(fragment), writer_token="canary"
+            stores[-1], self.term.ledger_id, _CommitEarly(fragment), writer_token="canary"
         )
-        self._metadata = written.value
+        self.term = written.value.current_term
         return True
 
     return [recover, note_change]
@@ -252,7 +252,7 @@ def reseal() -> list[Patch]:
     @patch(Core, "_set_up")
     def begin(original: Any, self: Any) -> Any:
         path = original(self)
-        opener = Opener(self.id, self.metadata.digest, self.secrets)
+        opener = Opener(self.id, self.term.key.digest, self.secrets)
         writers[id(self.pipeline)] = (self, path.sealer, opener)
         return path
 
