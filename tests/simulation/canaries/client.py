@@ -133,9 +133,7 @@ def early_commit() -> list[Patch]:
     @patch(recovery.FragmentRecovery, "_note_change")
     async def note_change(_original: Any, self: Any, change: Any) -> bool:
         fragment = Fragment(EntryId(change.first_entry_id), change.ensemble, change.length_before)
-        written = await update_ledger(
-            stores[-1], self.term.ledger_id, _CommitEarly(fragment), writer_token="canary"
-        )
+        written = await update_ledger(stores[-1], self.term.ledger_id, _CommitEarly(fragment), writer_token="canary")
         self.term = written.value.current_term
         return True
 
