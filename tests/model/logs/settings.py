@@ -48,7 +48,7 @@ LOG_JOBS = (
 )
 
 LOG_CANARIES = (
-    LogCanary("fence only the last ledger", "rule", LogModel(clients=2, adds=2, rolls=1)),
+    LogCanary("fence only the last ledger", "rule", LogModel(clients=2, adds=1, rolls=1)),
     LogCanary("serve before the compare-and-set", "rule P1", LogModel(clients=1, adds=1)),
     LogCanary("compare-and-set without the version", "rule", LogModel(clients=2, adds=1)),
     LogCanary("send before the predecessor is acknowledged", "rule", LogModel(clients=1, adds=2, rolls=1, failures=1)),
