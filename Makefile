@@ -57,7 +57,7 @@ simulate: setup ## run one simulated universe: make simulate SEED=n [OPTIONS="--
 soak: setup ## run crash, kill, recovery and damage tests in their long form, then simulate for MINUTES=n
 	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_EVERY=1 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 \
 		OCTAVO_RECOVERIES=50 OCTAVO_SILENT_SOCKETS=10000 OCTAVO_INVENTED_IDS=1000000 OCTAVO_TAKEOVERS=200 OCTAVO_BOTH_DRIVERS=1 \
-		OCTAVO_STREAM_TAKEOVERS=200 OCTAVO_FAULT_SEEDS=4 \
+		OCTAVO_STREAM_TAKEOVERS=200 OCTAVO_FAULT_SEEDS=4 OCTAVO_LARGE_REFERENCE=1 \
 		OCTAVO_PROCEDURES=1 OCTAVO_SPARK_CLUSTER=1 OCTAVO_REPLAY_BYTES=2000000000 OCTAVO_UPGRADE_ROUNDS=2 \
 		OCTAVO_UPGRADE_FROM=$(UPGRADE_FROM) \
 		$(VENV)/pytest -o faulthandler_timeout=1800 tests/crash tests/bookie/storage/test_storage_crash.py tests/processes/bookies/test_kills.py \
@@ -65,7 +65,7 @@ soak: setup ## run crash, kill, recovery and damage tests in their long form, th
 		tests/processes/commands/test_repair.py tests/processes/commands/test_procedures.py \
 		tests/processes/commands/test_systemd_units.py tests/processes/bookies/test_upgrade.py tests/processes/bookies/test_older_bookies.py \
 		tests/security/test_tls_bookies.py tests/security/test_new_ledgers.py tests/pipeline/test_standalone.py \
-		tests/simulation/faults/test_fault_names.py
+		tests/simulation/faults/test_fault_names.py tests/model/ledgers/test_reference.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set guarded=1
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set packs=1

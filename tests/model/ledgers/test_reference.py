@@ -1,5 +1,10 @@
-"""What the real machines may lead to is what the specifications may lead to."""
+"""What the real machines may lead to is what the specifications may lead to.
 
+Changes of the ensemble of (3, 3, 2) go as far as one entry in ``make test``, and as far as two in smaller ensembles;
+``make soak`` sets ``OCTAVO_LARGE_REFERENCE``, and they go as far as two there as well.
+"""
+
+import os
 from typing import Any
 
 import pytest
@@ -36,13 +41,18 @@ def outcomes(sizes: tuple[int, int, int], setting: dict[str, Any], *, specified:
     return world.endings
 
 
+ENTRIES_CHANGED = 2 if os.environ.get("OCTAVO_LARGE_REFERENCE") else 1
+
+
 @pytest.mark.parametrize(
     ("sizes", "setting"),
     [
         ((2, 2, 1), {"entries": 2, "recoveries": 1}),
         ((2, 2, 1), {"entries": 1, "recoveries": 2}),
         ((2, 1, 1), {"entries": 2, "recoveries": 1}),
-        ((3, 3, 2), {"entries": 2, "recoveries": 0, "spares": 1, "breaks": 1}),
+        ((3, 3, 2), {"entries": ENTRIES_CHANGED, "recoveries": 0, "spares": 1, "breaks": 1}),
+        ((3, 2, 2), {"entries": 2, "recoveries": 0, "spares": 1, "breaks": 1}),
+        ((2, 2, 1), {"entries": 2, "recoveries": 0, "spares": 1, "breaks": 1}),
         ((2, 2, 2), {"entries": 1, "recoveries": 1, "spares": 1, "breaks": 1}),
     ],
 )
