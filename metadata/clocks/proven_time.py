@@ -27,7 +27,8 @@ nothing: only differences count. A clock that is set in between counts as follow
   nothing about the step. If no other clock does, nothing is proven.
 
 Limit: two clocks that are wrong in the same way are believed if no process lived through the moment at which they were
-set.
+set. An observer that finds what another one has stored has lived through that moment if it looked before: no more time
+has passed since than its own host's clock says.
 """
 
 from dataclasses import dataclass, replace
@@ -97,8 +98,9 @@ class ProvenTime:
     disagreement: Disagreement | None = None
     """The latest."""
 
-    def advanced(self, now: Moment) -> Self:
-        """The proven time by now."""
+    def advanced(self, now: Moment, *, at_most_ms: int | None = None) -> Self:
+        """The proven time by now. ``at_most_ms``: by the host's clock of the observer no more has passed since another
+        observer stored this."""
         before = self.at
         wall_ms, store_ms = now.wall_ms - before.wall_ms, now.store_ms - before.store_ms
         boot_ms = now.boot.ms - before.boot.ms if now.boot.boot_id == before.boot.boot_id else None
@@ -107,7 +109,8 @@ class ProvenTime:
             steps.append(wall_ms)
         if _is_set(before.store_ms) == _is_set(now.store_ms):
             steps.append(store_ms)
-        ms = self.ms + max(min(steps, default=0), 0)
+        step_ms = max(min(steps, default=0), 0)
+        ms = self.ms + (step_ms if at_most_ms is None else min(step_ms, at_most_ms))
         if not _disagree(wall_ms, store_ms, boot_ms):
             return replace(self, at=now, ms=ms)
         return replace(self, at=now, ms=ms, disagreement=Disagreement(ms, wall_ms, store_ms, boot_ms))

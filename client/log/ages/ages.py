@@ -128,9 +128,9 @@ class LogAges:
                 marks.append(Mark(one.stop, -age_ms))
         return cls(ProvenTime(now), _thinned(marks, 0), term)
 
-    def advanced(self, now: Moment) -> Self:
+    def advanced(self, now: Moment, *, at_most_ms: int | None = None) -> Self:
         """The same by now."""
-        return replace(self, time=self.time.advanced(now))
+        return replace(self, time=self.time.advanced(now, at_most_ms=at_most_ms))
 
     def holding_below(self, stop: int, term: int) -> Self:
         """Leaders up to ``term`` have led. Those after :attr:`term` began at ``stop``, or above."""
@@ -189,9 +189,16 @@ class LogAges:
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
-    def looked_at(self, now: Moment, facts: LogFacts, cursors: Mapping[str, StoredCursor]) -> Self:
-        """These ages after a look at the log."""
-        ages = self.advanced(now)
+    def looked_at(
+        self,
+        now: Moment,
+        facts: LogFacts,
+        cursors: Mapping[str, StoredCursor],
+        *,
+        at_most_ms: int | None = None,
+    ) -> Self:
+        """These ages after a look at the log. ``at_most_ms``: no more time has passed since they were stored."""
+        ages = self.advanced(now, at_most_ms=at_most_ms)
         if facts.term > ages.term:
             ages = ages.holding_below(facts.end_of_term(ages.term) or 0, facts.term)
         return ages.marked(facts.stop, start=facts.start).with_cursors(cursors)

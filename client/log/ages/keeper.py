@@ -33,6 +33,10 @@ class AgeKeeper:
         self._stored: LogAges | None = None
         self._latest: LogAges | None = None
         """What this client has counted since, which is more than the document says."""
+        self._read_at_ms: int | None = None
+        """When this client last began to read the document, by the clock of this host."""
+        self._stored_after_ms: int | None = None
+        """Another client has stored what :attr:`_latest` was read from, after this time by the clock of this host."""
         self._told_at_ms: int | None = None
         """When people were told last that clocks disagree, by the clock of this host."""
 
@@ -55,8 +59,13 @@ class AgeKeeper:
         await self._read()
         now = Moment(self._access.clock_ms(), await self._store.time_ms(), self._access.boot_clock())
         before = self._latest
-        ages = first_look(now, facts, cursors) if before is None else before.looked_at(now, facts, cursors)
-        self._latest = ages
+        if before is None:
+            ages = first_look(now, facts, cursors)
+        else:
+            since = self._stored_after_ms
+            at_most_ms = None if since is None else now.boot.ms - since
+            ages = before.looked_at(now, facts, cursors, at_most_ms=at_most_ms)
+        self._latest, self._stored_after_ms = ages, None
         return ages
 
     async def note(self, facts: LogFacts, cursors: Mapping[str, CursorState], waited: Sequence[float]) -> LogAges:
@@ -90,11 +99,12 @@ class AgeKeeper:
         await self._store.delete_document(self._document)
 
     async def _read(self) -> None:
+        read_before_ms, self._read_at_ms = self._read_at_ms, self._access.boot_clock().ms
         found = await self._store.read_document(self._document)
         version = None if found is None else found.version
         if self._stored is not None and version == self._version:
             return
-        self._version = version
+        self._version, self._stored_after_ms = version, read_before_ms
         try:
             self._stored = self._latest = None if found is None else decode_ages(found.value, f"log {self._name}, ages")
         except MetadataError as error:

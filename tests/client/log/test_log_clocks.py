@@ -276,6 +276,30 @@ async def test_two_clients_that_count_at_once_do_not_take_each_others_time(layou
 
 
 @both_layouts
+@pytest.mark.parametrize("off", [timedelta(hours=2), YEAR])
+async def test_a_client_that_looked_before_knows_how_long_another_ones_time_is_ago(layout: str, off: timedelta) -> None:
+    """Its own clock is ahead of the other client's, and the store's is set forward: by both of them, hours have
+    passed since the other client counted."""
+    async with world_of(layout) as world:
+        log = await create(world, [RIGHT], OLDER_THAN_AN_HOUR)
+        other = await another(world, [off])
+        await other.retain()
+        await world.lead_for(log, 1)
+        await other.retain()
+        await log.retain()
+        world.passed += timedelta(minutes=1)
+        await world.lead_for(log, 1)
+        world.store_off = YEAR
+        world.passed += timedelta(minutes=1)
+        await other.retain()
+        assert log.first_position == other.first_position == 0
+        for _ in range(62):
+            world.passed += timedelta(minutes=1)
+            await other.retain()
+        assert other.first_position > 0
+
+
+@both_layouts
 async def test_a_deleted_log_leaves_no_ages_and_none_are_made_for_it(layout: str) -> None:
     async with world_of(layout) as world:
         log = await create(world, [RIGHT], OLDER_THAN_AN_HOUR)
