@@ -125,8 +125,8 @@ def retention_ignores_cursors() -> list[Patch]:
 
 def retention_believes_own_clock() -> list[Patch]:
     @patch(ProvenTime, "advanced")
-    def advanced(original: Any, self: Any, now: Moment) -> Any:
-        time = original(self, now)
+    def advanced(original: Any, self: Any, now: Moment, *, at_most_ms: int | None = None) -> Any:
+        time = original(self, now, at_most_ms=at_most_ms)
         return replace(time, ms=max(self.ms, self.ms + now.wall_ms - self.at.wall_ms))
 
     return [advanced]
