@@ -5,6 +5,8 @@ writer has left on a bookie is never in the way. Terms begin at 1: term 0 stands
 are plain numbers of any size. So the term of a request, and not an id, tells which of the two it is (rule T7).
 """
 
+from collections.abc import Sequence
+
 from octavo.protocol.errors import ProtocolError
 from octavo.protocol.ids import EntryId
 
@@ -39,6 +41,14 @@ def term_of_lac(last_add_confirmed_plus_one: int) -> int:
 def last_place(term: int) -> EntryId:
     """The last place of a term."""
     return place(term, OFFSET_MAX)
+
+
+def are_places(terms: Sequence[int], entry_ids: Sequence[int]) -> bool:
+    """Whether each id is a place of its term, column by column; without a term, 0, it may be any id."""
+    return not any(terms) or all(
+        not term or term << OFFSET_BITS <= entry_id <= (term << OFFSET_BITS) + OFFSET_MAX
+        for term, entry_id in zip(terms, entry_ids, strict=True)
+    )
 
 
 def check_places(term: int, first: int, last: int) -> None:

@@ -54,7 +54,7 @@ class Load(NamedTuple):
 
 LAYOUTS: tuple[Layout, ...] = ("chain", "stream")
 
-LEDGERS = 500
+LEDGERS = IN_FLIGHT
 """Ledgers of one client; as many adds are under way."""
 
 LOADS = (Load("lone", 100, 1), Load("100 B", 100, IN_FLIGHT), Load("1 KiB", 1024, IN_FLIGHT))

@@ -125,9 +125,7 @@ class Connection(asyncio.Protocol):
         self._lookups = Lookups(replies, self._answers, service, gate, client=lambda: self._client)
         self._questions = Questions(service)
         self._held = HeldRequests(service, replies, self._questions, self._dispatch)
-        self._packed = PackedRequests(
-            service, replies, service.standing, serve=self._serve, is_closing=lambda: self._closing
-        )
+        self._packed = PackedRequests(service, replies, serve=self._serve, is_closing=lambda: self._closing)
         new_ledgers = service.new_ledgers
         self._new_ledgers = new_ledgers if new_ledgers is not None and new_ledgers.checks_writes else None
         self._clients = service.clients

@@ -6,17 +6,16 @@ nothing is unusual about. These are verified, journaled and answered together
 alone, and so does every add that may have to be refused: only that way refuses.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
 from octavo.bookie.storage.writes import Done
 from octavo.protocol.entries import verify_lone_entries
 from octavo.protocol.messages import Request
 from octavo.protocol.packs import Pack, PlainAdds
-from octavo.protocol.places import OFFSET_BITS, OFFSET_MAX
+from octavo.protocol.places import are_places
 
 
 class PackedRequests:
@@ -27,30 +26,32 @@ class PackedRequests:
         self,
         service: BookieService,
         replies: Replies,
-        standing: Standing,
         *,
         serve: Callable[[int, Request], None],
         is_closing: Callable[[], bool],
     ) -> None:
-        self._service, self._replies, self._standing = service, replies, standing
+        self._service, self._replies, self._standing = service, replies, service.standing
         self._serve, self._is_closing = serve, is_closing
 
     def serve(self, pack: Pack, *, guarded: bool) -> None:
         """Serve the requests of a pack one after another. ``guarded``: each has to be looked at first. Raises
         :class:`ProtocolError` if one of them ends the connection."""
         self._replies.begin_pack(pack.first_id, pack.size)
+        for request_id, request in self._one_by_one(pack, guarded=guarded):
+            if self._is_closing():
+                return
+            self._serve(request_id, request)
+
+    def _one_by_one(self, pack: Pack, *, guarded: bool) -> Iterator[tuple[int, Request]]:
+        """The requests that are to be served one by one, in order. Plain adds before them have been accepted."""
         request_id = pack.first_id
         for part in pack.parts:
             if isinstance(part, PlainAdds):
                 for index in range(len(part.entries)) if guarded else self._add_plain(request_id, part):
-                    if self._is_closing():
-                        return
-                    self._serve(request_id + index, part.request(index))
+                    yield request_id + index, part.request(index)
                 request_id += len(part.entries)
             else:
-                if self._is_closing():
-                    return
-                self._serve(request_id, part)
+                yield request_id, part
                 request_id += 1
 
     def _add_plain(self, first_id: int, adds: PlainAdds) -> Sequence[int]:
@@ -60,7 +61,7 @@ class PackedRequests:
         if service.draining or service.read_only or began_at >= self._standing.sure_until or self._is_closing():
             return each
         entries = verify_lone_entries(adds.ledger_ids, adds.entries)
-        if entries is None or not _are_places(adds.terms, entries.entry_ids):
+        if entries is None or not are_places(adds.terms, entries.entry_ids):
             return each
 
         def done(taken: Sequence[int]) -> Done:
@@ -75,11 +76,3 @@ class PackedRequests:
         if not storage.admission.has_room:
             service.hold_back_if_full()
         return left
-
-
-def _are_places(terms: Sequence[int], entry_ids: Sequence[int]) -> bool:
-    """Whether each id is a place of its term; without a term it may be any."""
-    return not any(terms) or all(
-        not term or term << OFFSET_BITS <= entry_id <= (term << OFFSET_BITS) + OFFSET_MAX
-        for term, entry_id in zip(terms, entry_ids, strict=True)
-    )

@@ -103,7 +103,7 @@ class Replies:
             if body:
                 self._finish(body)
             else:
-                self._finish_packed(request_id, op)
+                self._finish_packed((request_id,), op)
 
     # --- replies ----------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Replies:
         """Send the reply of the request that is being dispatched."""
         self._counts.answered(reply.op, self.began_at)
         if request_id in self._packed:
-            self._finish_packed(request_id, reply.op)
+            self._finish_packed((request_id,), reply.op)
         else:
             self._finish(reply.encode(request_id))
 
@@ -132,7 +132,7 @@ class Replies:
                 return
             counts.add_seconds.observe(now - began_at)
             if request_id in self._packed:
-                self._finish_packed(request_id, Op.ADD)
+                self._finish_packed((request_id,), Op.ADD)
             else:
                 self._finish(Added().encode(request_id))
         else:
@@ -148,10 +148,7 @@ class Replies:
                 self.refuse(request_id, Op.ADD, failure)
             return
         self._counts.add_seconds.observe_alike(now - began_at, len(request_ids))
-        self._packed.difference_update(request_ids)
-        if not self._done:
-            asyncio.get_running_loop().call_soon(self.send_done)
-        self._done.update(dict.fromkeys(request_ids, Op.ADD))
+        self._finish_packed(request_ids, Op.ADD)
 
     def refuse(self, request_id: int, op: Op, error: BaseException) -> None:
         """Send an error as the reply of a request. One that is not an :class:`OctavoError` is a defect, and logged."""
@@ -162,12 +159,12 @@ class Replies:
         self._packed.discard(request_id)
         self._finish(encode_error(request_id, op, error))
 
-    def _finish_packed(self, request_id: int, op: Op) -> None:
-        """A request of a pack has succeeded: it is answered when the turn of the event loop ends, with the others."""
-        self._packed.discard(request_id)
+    def _finish_packed(self, request_ids: Sequence[int], op: Op) -> None:
+        """Requests of packs have succeeded: they are answered when the turn of the event loop ends, with the others."""
+        self._packed.difference_update(request_ids)
         if not self._done:
             asyncio.get_running_loop().call_soon(self.send_done)
-        self._done[request_id] = op
+        self._done.update(dict.fromkeys(request_ids, op))
 
     def send_done(self) -> None:
         """Answer the requests of packs that have succeeded, unless the bookie has been paused since for so long that it

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 
 The oldest add that is not acknowledged may wait for the *quorum timeout*. Nothing else ends a writer whose bookies do
-not answer (rule W8), with one exception: the bookies deny this client, and so many of them that what waits cannot be
+not answer (rule W8), with one exception: bookies deny this client, and without them what waits cannot be
 acknowledged (:func:`is_out_of_reach`).
 
 When the time is up, the metadata store may have been asked for the change that would help just now, and its answer may

@@ -85,7 +85,7 @@ class QuorumTimer:
         return bool(waited_for) and self._slots.are_denied(waited_for)
 
     def fails_for_denials(self) -> bool:
-        """Fail at once if adds wait, and so many bookies deny this client that they cannot be acknowledged."""
+        """Fail at once if adds wait that cannot be acknowledged without bookies that deny this client."""
         if self._pipeline.pending_since is None or not is_out_of_reach(self._quorums, self._slots.usable_mask):
             return False
         self._guard.fail(

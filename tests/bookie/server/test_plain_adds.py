@@ -48,6 +48,7 @@ from support.disks.faulty_filesystem import MemoryFileSystem
 from support.disks.held_disk import HeldDisk
 from support.raw_client import RawClient, add, key_of, read, seal, seal_lac
 from support.waiting import WAIT_SECONDS, eventually
+from support.written import Written
 
 pytestmark = pytest.mark.usefixtures("logged")
 
@@ -255,17 +256,6 @@ async def test_a_long_poll_is_answered_when_its_ledger_has_grown() -> None:
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
-
-
-class Written(asyncio.Transport):
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.data = b""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.data += data
 
 
 async def answers_to(ids: Sequence[int], now: float, failure: BaseException | None) -> tuple[list[Any], RequestCounts]:

@@ -8,19 +8,9 @@ from octavo.bookie.server.request_counts import RequestCounts
 from octavo.protocol.errors import BookieStorageError, InternalError, LedgerFencedError, OctavoError
 from octavo.protocol.frames import LENGTH, unpack_body
 from octavo.protocol.messages import Added, decode_reply
+from support.written import Written
 
 REQUEST_ID = 7
-
-
-class Written(asyncio.Transport):
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.data = b""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.data += data
 
 
 def answer_of_add(failure: BaseException | None) -> object:
