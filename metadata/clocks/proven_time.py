@@ -27,8 +27,8 @@ nothing: only differences count. A clock that is set in between counts as follow
   nothing about the step. If no other clock does, nothing is proven.
 
 Limit: two clocks that are wrong in the same way are believed if no process lived through the moment at which they were
-set. An observer that finds what another one has stored has lived through that moment if it looked before: no more time
-has passed since than its own host's clock says.
+set. An observer that finds what another one has stored has lived through that moment if it looked before
+(:mod:`octavo.metadata.clocks.handed_over`).
 """
 
 from dataclasses import dataclass, replace
@@ -99,8 +99,8 @@ class ProvenTime:
     """The latest."""
 
     def advanced(self, now: Moment, *, at_most_ms: int | None = None) -> Self:
-        """The proven time by now. ``at_most_ms``: by the host's clock of the observer no more has passed since another
-        observer stored this."""
+        """The proven time by now. ``at_most_ms``: no more time has passed since another observer stored
+        this."""
         before = self.at
         wall_ms, store_ms = now.wall_ms - before.wall_ms, now.store_ms - before.store_ms
         boot_ms = now.boot.ms - before.boot.ms if now.boot.boot_id == before.boot.boot_id else None

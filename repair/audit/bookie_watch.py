@@ -12,6 +12,7 @@ import structlog
 from octavo.client.choose.locations import Locations
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.clocks.boot_time import BootClock, boot_clock_of
+from octavo.metadata.clocks.handed_over import HandedOver
 from octavo.metadata.clocks.proven_time import SKEW_MS, Moment, ProvenTime
 from octavo.metadata.cluster.registration import BookieRegistration
 from octavo.metadata.cluster.repair_states import DOCUMENT, Condition, RepairStates, decode_states, encode_states
@@ -70,6 +71,7 @@ class BookieWatch:
         self._stored: Waits | None = None
         """The same as it is stored, at :attr:`_version`."""
         self._version: Version | None = None
+        self._handed_over = HandedOver()
         self.clock_ahead_ms = 0
         """By how much the clock of this host was ahead of the metadata store's when they were compared."""
         self.states = RepairStates()
@@ -138,14 +140,22 @@ class BookieWatch:
         (rule A4)."""
         if not any(map(is_counted, states.bookies.values())) and observed.known <= observed.registered:
             return None
+        read_before_ms = self._handed_over.reads(self._boot_clock().ms)
         found = await self._store.read_document(CLOCK)
         version = None if found is None else found.version
         if self._waits is None or self._stored is None or version != self._version:
             self._version = version
             self._stored = self._waits = _decoded(None if found is None else found.value)
+            self._handed_over.found(read_before_ms)
         now = await self.compare_clocks()
-        self._waits = Waits(ProvenTime(now)) if self._waits is None else self._waits.advanced(now)
-        return self._waits
+        before = self._waits
+        if before is None:
+            self._waits = waits = Waits(ProvenTime(now))
+        else:
+            at_most_ms = self._handed_over.at_most_ms(before.time.ms, now.boot.ms)
+            self._waits = waits = before.advanced(now, at_most_ms=at_most_ms)
+        self._handed_over.counted(waits.time.ms, now.boot.ms)
+        return waits
 
     async def _note(self, waits: Waits) -> None:
         """Store the count if that is worth a write."""

@@ -53,9 +53,9 @@ class Waits:
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Fields of a newer version, kept as they are."""
 
-    def advanced(self, now: Moment) -> Self:
-        """The same by now."""
-        return replace(self, time=self.time.advanced(now))
+    def advanced(self, now: Moment, *, at_most_ms: int | None = None) -> Self:
+        """The same by now. ``at_most_ms``: no more time has passed since they were stored."""
+        return replace(self, time=self.time.advanced(now, at_most_ms=at_most_ms))
 
     def of(self, states: RepairStates) -> Self:
         """With the conditions of these bookies that are counted, and no others."""

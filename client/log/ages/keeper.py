@@ -9,6 +9,7 @@ from octavo.client.log.documents.cursors import CursorState
 from octavo.client.log.documents.names import ages_document
 from octavo.client.log.documents.reading import read_document
 from octavo.client.log.seam.access import LedgerAccess
+from octavo.metadata.clocks.handed_over import HandedOver
 from octavo.metadata.clocks.proven_time import Moment
 from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataConflictError, MetadataError, NoSuchLogError
@@ -33,10 +34,7 @@ class AgeKeeper:
         self._stored: LogAges | None = None
         self._latest: LogAges | None = None
         """What this client has counted since, which is more than the document says."""
-        self._read_at_ms: int | None = None
-        """When this client last began to read the document, by the clock of this host."""
-        self._stored_after_ms: int | None = None
-        """Another client has stored what :attr:`_latest` was read from, after this time by the clock of this host."""
+        self._handed_over = HandedOver()
         self._told_at_ms: int | None = None
         """When people were told last that clocks disagree, by the clock of this host."""
 
@@ -62,10 +60,10 @@ class AgeKeeper:
         if before is None:
             ages = first_look(now, facts, cursors)
         else:
-            since = self._stored_after_ms
-            at_most_ms = None if since is None else now.boot.ms - since
+            at_most_ms = self._handed_over.at_most_ms(before.time.ms, now.boot.ms)
             ages = before.looked_at(now, facts, cursors, at_most_ms=at_most_ms)
-        self._latest, self._stored_after_ms = ages, None
+        self._handed_over.counted(ages.time.ms, now.boot.ms)
+        self._latest = ages
         return ages
 
     async def note(self, facts: LogFacts, cursors: Mapping[str, CursorState], waited: Sequence[float]) -> LogAges:
@@ -99,12 +97,13 @@ class AgeKeeper:
         await self._store.delete_document(self._document)
 
     async def _read(self) -> None:
-        read_before_ms, self._read_at_ms = self._read_at_ms, self._access.boot_clock().ms
+        read_before_ms = self._handed_over.reads(self._access.boot_clock().ms)
         found = await self._store.read_document(self._document)
         version = None if found is None else found.version
         if self._stored is not None and version == self._version:
             return
-        self._version, self._stored_after_ms = version, read_before_ms
+        self._version = version
+        self._handed_over.found(read_before_ms)
         try:
             self._stored = self._latest = None if found is None else decode_ages(found.value, f"log {self._name}, ages")
         except MetadataError as error:

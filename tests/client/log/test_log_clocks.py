@@ -284,10 +284,7 @@ async def test_a_client_that_looked_before_knows_how_long_another_ones_time_is_a
         log = await create(world, [RIGHT], OLDER_THAN_AN_HOUR)
         other = await another(world, [off])
         await other.retain()
-        await world.lead_for(log, 1)
-        await other.retain()
-        await log.retain()
-        world.passed += timedelta(minutes=1)
+        await world.lead_for(log, 100, add=False)
         await world.lead_for(log, 1)
         world.store_off = YEAR
         world.passed += timedelta(minutes=1)

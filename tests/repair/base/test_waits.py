@@ -267,3 +267,20 @@ def test_a_damaged_document_is_refused(waits: object) -> None:
         decode_waits(encode_object(fields, format_number=1))
     with pytest.raises(MetadataError):
         decode_waits(replace(Waits(ProvenTime(moment(0)))).encode()[:-4])
+
+
+async def test_an_auditor_that_looked_before_knows_how_long_another_ones_count_is_ago() -> None:
+    """Its clock is ahead of the other auditor's, and the store's is set forward: by both of them, hours have passed
+    since the other one counted."""
+    async with world_of() as world:
+        ahead, right = world.auditor([2 * HOUR]), world.auditor([0.0])
+        await ahead.observe()
+        await world.audit_for(right, 900)
+        world.store_off = YEAR
+        world.passed += 60
+        await ahead.observe()
+        assert await world.condition() is Condition.MISSING
+        await world.audit_for(ahead, HOUR - 1200)
+        assert await world.condition() is Condition.MISSING
+        await world.audit_for(ahead, 1500)
+        assert await world.condition() is Condition.LOST
