@@ -31,7 +31,7 @@ class HandedOver:
         return before
 
     def found(self, read_before_ms: int | None) -> None:
-        """What was read is another process's count, or the first. ``read_before_ms``: what :meth:`reads` returned."""
+        """Another process's count was read, or the first. ``read_before_ms``: the answer of :meth:`reads`."""
         self._stored_after_ms = read_before_ms
 
     def at_most_ms(self, found_ms: int, now_ms: int) -> int | None:

@@ -222,9 +222,11 @@ async def test_none_is_confirmed_before_all_are_on_the_disk() -> None:
             await disk.held.wait()
         for _ in range(500):
             await asyncio.sleep(0)
-        assert not receiving.done()
-        assert [one.outstanding for one in bookie.service.connections] == [len(LEDGERS)]
-        disk.release()
+        was_early = receiving.done()
+        outstanding = [one.outstanding for one in bookie.service.connections]
+        disk.release()  # before anything fails: a bookie whose disk is held cannot stop
+        assert not was_early
+        assert outstanding == [len(LEDGERS)]
         assert await receiving == [None] * len(LEDGERS)
         assert [one.outstanding for one in bookie.service.connections] == [0]
 
