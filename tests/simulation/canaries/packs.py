@@ -110,7 +110,7 @@ def last_is_done_before_sync() -> list[Patch]:
     def answer_early(self: Any, request_id: int) -> None:
         # When the pack has been dispatched. The request's own answer is not sent any more.
         if request_id in self._packed:
-            self._finish_packed(request_id, Op.ADD)
+            self._finish_packed((request_id,), Op.ADD)
             vars(self).setdefault("answered_early", set()).add(request_id)
 
     @patch(Replies, "added")

@@ -43,10 +43,14 @@ async def written(
                     writer = cluster.bookie(name).service.storage.writer
                     entry = script.entry(entry_id, lac=entry_id - 1)
                     await writer.add(ledger_id, script.key, [entry], recovery=True, term=term_of(entry_id))
-    root, made = paged(full if rest else replace(full, state=StreamState.OPEN, last_entry_id=None, length=0), *pages)
+    whole = full if rest else replace(full, state=StreamState.OPEN, last_entry_id=None, length=0)
+    # As a client does it: repair, which runs, deletes the pages of a stream that does not exist.
+    version = await cluster.store.create_stream(whole)
+    root, made = paged(whole, *pages)
     for page in made:
         await cluster.store.create_document(page_document(ledger_id, page.reference), page.value)
-    await cluster.store.create_stream(root)
+    if made:
+        await cluster.store.compare_and_set_stream(root, version)
     return ledger_id
 
 
