@@ -20,7 +20,7 @@ PICTURE = ROOT / "docs" / "packages.svg"
 ROWS = (
     ("cli",),
     ("octavo", "deploy"),
-    ("pipeline", "repair"),
+    ("pipeline", "repair", "gateway"),
     ("client", "bookie"),
     ("metadata",),
     ("security",),

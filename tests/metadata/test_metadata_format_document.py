@@ -15,6 +15,8 @@ from octavo.client.log.chain.bounds import LIST_BYTES_MAX as CHAIN_BYTES_MAX
 from octavo.client.log.chain.bounds import MAKING_MAX
 from octavo.client.log.documents.chain import TERMS_MAX, LogState
 from octavo.client.log.documents.names import ages_document, cursors_document, list_document, lock_name
+from octavo.gateway.records.names import anchor_document, page_document, snapshot_document
+from octavo.gateway.records.snapshot import PAGE_PRODUCERS
 from octavo.metadata.cluster.principals import DOCUMENT as PRINCIPALS
 from octavo.metadata.cluster.principals import PRINCIPALS_MAX
 from octavo.metadata.cluster.registration import BookieState
@@ -439,6 +441,10 @@ NAMES = {
     "logs/LOG-ID": lock_name("LOG-ID"),
     "logs/nNAME": list_document("NAME"),
     "logs/norders_seu": list_document("orders/eu"),
+    "kafka/anchors/LOG-ID": anchor_document("LOG-ID"),
+    "kafka/producers/LOG-ID/POSITION": snapshot_document("LOG-ID", 812).replace(f"{812:019}", "POSITION"),
+    "kafka/producers/LOG-ID/POSITION-NUMBER": page_document("LOG-ID", 812, 7)
+    .replace(f"{812:019}-7", "POSITION-NUMBER"),
     "repair/bookies": CONDITIONS,
     "repair/work/HEX": documents.work_name(BookieId("b1")).replace(b"b1".hex(), "HEX"),
     "repair/done/HEX": documents.done_name(BookieId("b1")).replace(b"b1".hex(), "HEX"),
@@ -558,6 +564,7 @@ def test_a_page_of_a_stream_is_named_by_its_contents() -> None:
         f"id of a bookie to a list, in at most {documents.LIST_BYTES_MAX // 2:,} bytes",
         f"Ledgers that an operator wants checked, at most {documents.CHECKS_MAX:,}",
         f"Who may connect to bookies, at most {PRINCIPALS_MAX:,}",
+        f"The producers of a partition, at most {PAGE_PRODUCERS:,} in a page",
         f"the ledgers published last, in order. At most {RECENT_MAX:,}",
         f"as in the head. At most {SEGMENT_LEDGERS_MAX:,}",
     ],

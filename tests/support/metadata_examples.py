@@ -25,6 +25,15 @@ from octavo.client.log.documents.chain import decode_page as decode_segments
 from octavo.client.log.documents.cursors import CursorsDocument, CursorState, decode_cursors, encode_cursors
 from octavo.client.log.documents.names import page_document
 from octavo.client.log.documents.stream import Abandoned, StreamLogDocument, Truncating, decode_any_log
+from octavo.gateway.records.offsets import Anchor, decode_anchor, encode_anchor
+from octavo.gateway.records.producers import Producer, Producers, Remembered
+from octavo.gateway.records.snapshot import (
+    SnapshotHead,
+    decode_producers,
+    decode_snapshot,
+    encode_pages,
+    encode_snapshot,
+)
 from octavo.metadata.clocks.proven_time import BootTime, Disagreement, Moment, ProvenTime
 from octavo.metadata.cluster.principals import Principal, Principals, decode_principals, encode_principals
 from octavo.metadata.cluster.registration import (
@@ -300,6 +309,23 @@ def _undump(value: bytes) -> Any:
     return [*read_dump(value.splitlines(keepends=True), "example")][1:-1]
 
 
+SNAPSHOT = SnapshotHead(LOG_ID, term=2, position=812, next_offset=40_212, forgotten_below=17, pages=1)
+
+
+def _snapshot_page(producers: dict[int, tuple[int, list[Remembered]]]) -> bytes:
+    known = Producers(forgotten_below=SNAPSHOT.forgotten_below)
+    for producer_id, (at_ms, batches) in producers.items():
+        known.restore(producer_id, at_ms, batches)
+    return encode_pages(known, log_id=LOG_ID, position=SNAPSHOT.position)[0]
+
+
+def _known_producers(page: bytes) -> dict[int, tuple[int, list[Remembered]]]:
+    def known(producer: Producer) -> tuple[int, list[Remembered]]:
+        return producer.at_ms, list(producer.acknowledged)
+
+    return {producer_id: known(producer) for producer_id, producer in decode_producers(SNAPSHOT, [page])}
+
+
 EXAMPLES: Final[dict[str, Example]] = {
     "ledger": Example(LEDGER, encode_ledger, lambda value: decode_ledger(LedgerId(9), value)),
     "closed-ledger": Example(CLOSED_LEDGER, encode_either, lambda value: decode_either(LedgerId(9), value)),
@@ -315,6 +341,17 @@ EXAMPLES: Final[dict[str, Example]] = {
     "stream-log": Example(STREAM_LOG, StreamLogDocument.encode, lambda value: decode_any_log(value, "orders/eu")),
     "cursors": Example(CURSORS, encode_cursors, lambda value: decode_cursors(value, "example")),
     "ages": Example(AGES, LogAges.encode, lambda value: decode_ages(value, "example")),
+    "anchor": Example(
+        Anchor(position=512, base_offset=20_480, start_offset=20_500),
+        lambda anchor: encode_anchor(anchor, LOG_ID),
+        lambda value: decode_anchor(value, LOG_ID),
+    ),
+    "producers-snapshot": Example(SNAPSHOT, encode_snapshot, lambda value: decode_snapshot(value, LOG_ID)),
+    "producers-page": Example(
+        {4001: (1772368215250, [Remembered(0, 0, 250, 39_700), Remembered(0, 250, 250, 40_100)])},
+        _snapshot_page,
+        _known_producers,
+    ),
     "registration": Example(REGISTRATION, encode_registration, lambda value: decode_registration(B1, value)),
     "cookie": Example(COOKIE, encode_cookie, lambda value: decode_cookie(B1, value)),
     "conditions": Example(STATES, encode_states, decode_states),

@@ -11,10 +11,11 @@ MAY_IMPORT = {
     "bookie": frozenset({"metrics", "protocol", "security", "metadata"}),
     "client": frozenset({"metrics", "protocol", "security", "metadata"}),
     "repair": frozenset({"protocol", "metadata", "client"}),
+    "gateway": frozenset({"metrics", "protocol", "security", "metadata", "client"}),
     "pipeline": frozenset({"octavo", "protocol", "security", "metadata", "client"}),
     "octavo": frozenset({"metrics", "protocol", "security", "metadata", "client", "pipeline"}),
     "cli": frozenset(
-        {"octavo", "metrics", "protocol", "security", "metadata", "bookie", "client", "repair", "pipeline"}
+        {"octavo", "metrics", "protocol", "security", "metadata", "bookie", "client", "repair", "gateway", "pipeline"}
     ),
     "deploy": frozenset[str](),
 }
@@ -389,6 +390,12 @@ ROOMS = {
     "repair.operate": frozenset(
         {
             "repair.base",
+        }
+    ),
+    "gateway.codes": frozenset[str](),
+    "gateway.records": frozenset(
+        {
+            "gateway.codes",
         }
     ),
     "pipeline.base": frozenset[str](),

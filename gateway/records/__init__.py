@@ -1,0 +1,1 @@
+"""Record batches, their offsets, and what a partition remembers of its producers. All of it is pure."""
