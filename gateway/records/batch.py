@@ -118,12 +118,9 @@ def read_header(batch: bytes | memoryview) -> BatchHeader | None:
     if len(batch) < HEADER_BYTES or batch[_MAGIC_AT] != _MAGIC:
         return None
     header = BatchHeader._make(_HEADER.unpack_from(batch))
-    whole = header.length == len(batch) - _LENGTH_FROM
-    return (
-        header
-        if whole and header.base_offset >= 0 and header.record_count == header.last_offset_delta + 1 > 0
-        else None
-    )
+    if header.length != len(batch) - _LENGTH_FROM or header.base_offset < 0:
+        return None
+    return header if header.record_count == header.last_offset_delta + 1 > 0 else None
 
 
 def checked_batch(batch: memoryview, limits: BatchLimits, now_ms: int) -> BatchHeader:

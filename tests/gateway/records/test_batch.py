@@ -139,6 +139,14 @@ def test_offsets_inside_a_batch_are_checked(records: bytes, count: int) -> None:
     assert refusal(batch_of(records=records, count=count)) is Code.INVALID_RECORD
 
 
+def test_the_offset_of_a_record_lies_within_the_record() -> None:
+    """Its time takes all of record 6. What is read as its offset is the length of record 7, and would be right."""
+    before = b"".join(record(offset, b"x") for offset in range(6))
+    sixth = number(6) + b"\0" + b"\x80\x80\x80\x80\x01"
+    seventh = number(6) + b"\0" + number(0) + number(7) + number(-1) + number(0) + number(0)
+    assert refusal(batch_of(records=before + sixth + seventh, count=8)) is Code.INVALID_RECORD
+
+
 def test_a_count_that_the_records_cannot_have_is_refused_before_they_are_walked_over() -> None:
     assert refusal(batch_of(b"one", count=2**31 - 1)) is Code.INVALID_RECORD
     assert refusal(batch_of(records=b"x" * 50, count=2**31 - 1, attributes=2)) is Code.INVALID_RECORD
