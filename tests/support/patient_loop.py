@@ -57,6 +57,10 @@ class PatientSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """As the platform's; ``timeout`` is time of the clock."""
+        if timeout is not None and timeout <= 0:  # handles wait: no time passes here
+            events = self._inner.select(0)
+            self._clock.begin(TURN_SECONDS_MAX)
+            return events
         ends_at = float("inf") if timeout is None else self._clock.time() + timeout
         while True:
             wait_seconds = max(0.0, min(ends_at - self._clock.time(), SLICE_SECONDS))

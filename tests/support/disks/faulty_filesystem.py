@@ -161,6 +161,10 @@ def _scramble_block(content: bytearray, block: int, chance: random.Random) -> No
         content[start : start + size] = chance.randbytes(size) if chance.random() < 0.7 else bytes(size)
 
 
+def _directory_of(name: str) -> str:
+    return name.rpartition("/")[0] or "/"
+
+
 class MemoryFile:
     """An open file of a :class:`MemoryFileSystem`."""
 
@@ -247,12 +251,13 @@ class MemoryFileSystem:
         self.capacity_bytes: int | None = None
         """Size of the disk: what finds no room is written as far as it goes, and fails with ENOSPC. None: no limit."""
         self._chance = random.Random(seed)
-        self._names: dict[Path, Inode] = {}
-        self._durable_names: dict[Path, Inode] = {}
-        self._pending: dict[Path, list[Callable[[dict[Path, Inode]], None]]] = {}
+        # By text, not by Path: a Path computes its hash from its parts, in Python, each time.
+        self._names: dict[str, Inode] = {}
+        self._durable_names: dict[str, Inode] = {}
+        self._pending: dict[str, list[Callable[[dict[str, Inode]], None]]] = {}
         """Directory -> its unsynced changes, in order."""
-        self._directories: set[Path] = {Path("/")}
-        self._locked: set[Path] = set()
+        self._directories: set[str] = {"/"}
+        self._locked: set[str] = set()
 
     # --- for tests -------------------------------------------------------------------------------------------------
 
@@ -289,27 +294,28 @@ class MemoryFileSystem:
 
     def content(self, path: Path) -> bytes:
         """A file's bytes as reads see them."""
-        return bytes(self._names[path].volatile)
+        return bytes(self._names[str(path)].volatile)
 
     def set_content(self, path: Path, content: bytes) -> None:
         """Surgery: give a file these bytes, durably, creating it if it is missing."""
-        inode = self._names.setdefault(path, Inode())
-        self._durable_names.setdefault(path, inode)
+        inode = self._names.setdefault(str(path), Inode())
+        self._durable_names.setdefault(str(path), inode)
         inode.volatile[:] = content
         inode.durable[:] = content
         inode.dirty.clear()
-        self._directories.update(path.parents)
+        self._directories.update(map(str, path.parents))
 
     def damage(self, path: Path, offset: int, mask: int = 0x01) -> None:
         """Surgery: flip bits of one byte, on disk and as reads see it."""
-        inode = self._names[path]
+        inode = self._names[str(path)]
         inode.volatile[offset] ^= mask
         if offset < len(inode.durable):
             inode.durable[offset] ^= mask
 
     def files(self, directory: Path | None = None) -> list[Path]:
         """Every file there is, sorted, or those of one directory."""
-        return sorted(path for path in self._names if directory is None or path.parent == directory)
+        paths = map(Path, self._names)
+        return sorted(path for path in paths if directory is None or path.parent == directory)
 
     # --- how operations run ------------------------------------------------------------------------------------------
 
@@ -351,89 +357,98 @@ class MemoryFileSystem:
             await self._hang()
         finish()
 
-    def _rename_entry(self, directory: Path, change: Callable[[dict[Path, Inode]], None]) -> None:
+    def _rename_entry(self, name: str, change: Callable[[dict[str, Inode]], None]) -> None:
         change(self._names)
-        self._pending.setdefault(directory, []).append(change)
+        self._pending.setdefault(_directory_of(name), []).append(change)
 
-    def _check_directory(self, path: Path) -> None:
-        if path not in self._directories:
-            raise FileNotFoundError(f"no directory {path}")
+    def _check_directory(self, directory: str) -> None:
+        if directory not in self._directories:
+            raise FileNotFoundError(f"no directory {directory}")
 
     # --- the interface of FileSystem -------------------------------------------------------------------------------
 
     async def open(
         self, path: Path, *, create: bool = False, dedicated_thread: bool = False, direct: bool = False
     ) -> MemoryFile:
-        self._check_directory(path.parent)
+        name = str(path)
+        self._check_directory(_directory_of(name))
         if create:
-            if path in self._names:
+            if name in self._names:
                 raise FileExistsError(f"{path} exists")
             inode = Inode()
 
-            def add(names: dict[Path, Inode]) -> None:
-                names[path] = inode
+            def add(names: dict[str, Inode]) -> None:
+                names[name] = inode
 
-            await self.change("create", path, lambda: self._rename_entry(path.parent, add))
+            await self.change("create", path, lambda: self._rename_entry(name, add))
         else:
             await self.step("open", path)
-            if path not in self._names:
+            if name not in self._names:
                 raise FileNotFoundError(f"no file {path}")
         self.open_files[path] += 1
-        return MemoryFile(self, path, self._names[path], direct=direct)
+        return MemoryFile(self, path, self._names[name], direct=direct)
 
     async def list_directory(self, path: Path) -> list[str]:
         await self.step("list_directory", path)
-        self._check_directory(path)
+        directory = str(path)
+        self._check_directory(directory)
         return sorted(
-            child.name for child in (*self._names, *self._directories) if child.parent == path and child != path
+            name.rpartition("/")[2]
+            for name in (*self._names, *self._directories)
+            if _directory_of(name) == directory and name != directory
         )
 
     async def exists(self, path: Path) -> bool:
         await self.step("exists", path)
-        return path in self._names or path in self._directories
+        name = str(path)
+        return name in self._names or name in self._directories
 
     async def make_directory(self, path: Path) -> None:
         await self.step("make_directory", path)
-        self._directories.update((path, *path.parents))
+        self._directories.update(map(str, (path, *path.parents)))
 
     async def rename(self, source: Path, target: Path) -> None:
-        if source not in self._names:
+        before, after = str(source), str(target)
+        if before not in self._names:
             raise FileNotFoundError(f"no file {source}")
 
-        def move(names: dict[Path, Inode]) -> None:
-            if source in names:
-                names[target] = names.pop(source)
+        def move(names: dict[str, Inode]) -> None:
+            if before in names:
+                names[after] = names.pop(before)
 
-        await self.change("rename", target, lambda: self._rename_entry(target.parent, move))
+        await self.change("rename", target, lambda: self._rename_entry(after, move))
 
     async def remove(self, path: Path) -> None:
-        if path not in self._names:
+        name = str(path)
+        if name not in self._names:
             raise FileNotFoundError(f"no file {path}")
 
-        def drop(names: dict[Path, Inode]) -> None:
-            names.pop(path, None)
+        def drop(names: dict[str, Inode]) -> None:
+            names.pop(name, None)
 
-        await self.change("remove", path, lambda: self._rename_entry(path.parent, drop))
+        await self.change("remove", path, lambda: self._rename_entry(name, drop))
 
     async def sync_directory(self, path: Path) -> None:
-        self._check_directory(path)
-        covered = len(self._pending.get(path, []))
+        directory = str(path)
+        self._check_directory(directory)
+        covered = len(self._pending.get(directory, []))
         await self.step("sync_directory", path)
         if self._count("sync_directory", path):
             self.crash()
             await self._hang()
-        changes = self._pending.get(path, [])
+        changes = self._pending.get(directory, [])
         for change in changes[:covered]:
             change(self._durable_names)
         del changes[:covered]
 
     async def lock(self, path: Path) -> Callable[[], None]:
         await self.step("lock", path)
-        self._check_directory(path.parent)
-        if path in self._locked:
+        name = str(path)
+        self._check_directory(_directory_of(name))
+        if name in self._locked:
             raise BlockingIOError(f"{path} is locked")
-        self._locked.add(path)
-        return lambda: self._locked.discard(path)
+        self._locked.add(name)
+        return lambda: self._locked.discard(name)
 
     async def disk_space(self, path: Path) -> DiskSpace:
         await self.step("disk_space", path)
