@@ -295,7 +295,7 @@ async def test_no_order_of_adds_trims_and_power_cuts_denies_what_was_trimmed_or_
     assert above_a_trim > 5
     states, above_a_trim = await explored(*MAIN_EVENTS)
     assert states > 100
-    assert above_a_trim > 20
+    assert above_a_trim > 10
     states, above_a_trim = await explored(*FEW_EVENTS)
     assert states > 30
     assert above_a_trim > 10
