@@ -58,9 +58,11 @@ soak: setup ## run crash, kill, recovery and damage tests in their long form, th
 	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_EVERY=1 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 \
 		OCTAVO_RECOVERIES=50 OCTAVO_SILENT_SOCKETS=10000 OCTAVO_INVENTED_IDS=1000000 OCTAVO_TAKEOVERS=200 OCTAVO_BOTH_DRIVERS=1 \
 		OCTAVO_STREAM_TAKEOVERS=200 OCTAVO_FAULT_SEEDS=4 OCTAVO_LARGE_REFERENCE=1 \
-		OCTAVO_PROCEDURES=1 OCTAVO_SPARK_CLUSTER=1 OCTAVO_REPLAY_BYTES=2000000000 OCTAVO_UPGRADE_ROUNDS=2 \
+		OCTAVO_MORE_EVENTS=1 OCTAVO_PROCEDURES=1 OCTAVO_SPARK_CLUSTER=1 OCTAVO_REPLAY_BYTES=2000000000 OCTAVO_UPGRADE_ROUNDS=2 \
 		OCTAVO_UPGRADE_FROM=$(UPGRADE_FROM) \
-		$(VENV)/pytest -o faulthandler_timeout=1800 tests/crash tests/bookie/storage/test_storage_crash.py tests/processes/bookies/test_kills.py \
+		$(VENV)/pytest -o faulthandler_timeout=1800 tests/crash tests/bookie/storage/test_storage_crash.py tests/bookie/storage/test_fence_model.py \
+		tests/bookie/storage/test_term_model.py tests/bookie/storage/test_trim_model.py tests/bookie/storage/test_doubt_model.py \
+		tests/processes/bookies/test_kills.py \
 		tests/processes/logs/test_recovery_processes.py tests/processes/logs/test_log_takeovers.py tests/processes/logs/test_stream_takeovers.py \
 		tests/processes/commands/test_repair.py tests/processes/commands/test_procedures.py \
 		tests/processes/commands/test_systemd_units.py tests/processes/bookies/test_upgrade.py tests/processes/bookies/test_older_bookies.py \

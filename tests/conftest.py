@@ -115,9 +115,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (turns[unit_of(item.nodeid)], item.nodeid.partition("::")[0]))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spare the garbage collector what lives until the end: 11,000 tests and the modules with them. A full collection,
-    which each simulated universe asks for, takes half a second with them."""
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives until the end: 11,000 tests and the modules with them. A full collection takes
+    half a second with them."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)

@@ -32,7 +32,7 @@ DATA = Path("/d")
 SETTINGS = StorageSettings(
     checkpoint_seconds=86_400, journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0)
 )
-LENGTH_MAX = 11 if os.environ.get("OCTAVO_LONG") else 5
+LENGTH_MAX = 5 + int(os.environ.get("OCTAVO_MORE_EVENTS", "0"))
 """Events of a path, which begins with lost disks."""
 TERMS = (1, 2, 3)
 STOP = 50

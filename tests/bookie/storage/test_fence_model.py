@@ -32,7 +32,7 @@ STRANGER = LedgerScript(7, password=b"another")
 SETTINGS = StorageSettings(
     checkpoint_seconds=86_400, journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0)
 )
-LENGTH_MAX = 8 if os.environ.get("OCTAVO_LONG") else 5
+LENGTH_MAX = 5 + int(os.environ.get("OCTAVO_MORE_EVENTS", "0"))
 """Events of a path."""
 REFUSALS = (BookieInDoubtError, LedgerFencedError, NoSuchLedgerError, UnauthorizedError)
 

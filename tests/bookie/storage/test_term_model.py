@@ -34,7 +34,7 @@ SCRIPT = LedgerScript(7)
 SETTINGS = StorageSettings(
     checkpoint_seconds=86_400, journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0)
 )
-LENGTH_MAX = 6 if os.environ.get("OCTAVO_LONG") else 3
+LENGTH_MAX = 3 + int(os.environ.get("OCTAVO_MORE_EVENTS", "0"))
 """Events of a path."""
 TERMS = (1, 2, 3)
 FENCED_TERMS = (1, 2)

@@ -37,7 +37,7 @@ SCRIPT = LedgerScript(7)
 SETTINGS = StorageSettings(
     checkpoint_seconds=86_400, journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0)
 )
-LENGTH_MAX = 5 if os.environ.get("OCTAVO_LONG") else 2
+LENGTH_MAX = 2 + int(os.environ.get("OCTAVO_MORE_EVENTS", "0"))
 """Events of a path."""
 PLACES = (place(1, 0), place(1, 1), place(2, 0), place(2, 1))
 END = place(2, 2)
