@@ -116,8 +116,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what lives until the end: 11,000 tests and the modules with them. A full collection takes
-    half a second with them."""
+    """Spare the garbage collector what lives until the end: 11,000 tests and the modules with them. A full collection
+    takes half a second with them."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)

@@ -212,7 +212,8 @@ async def reached(path: tuple[str, ...]) -> Host | None:
 
 
 async def explored(events: Sequence[str] = EVENTS, length_max: int = LENGTH_MAX) -> tuple[int, int]:
-    """Check every path of these events up to the length. The numbers of states, and of those in which an add was taken."""
+    """Check every path of these events up to the length. The numbers of states, and of those in which an add was
+    taken."""
     seen = set()
     paths: deque[tuple[str, ...]] = deque([()])
     taken = 0
