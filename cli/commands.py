@@ -17,6 +17,7 @@ PARTS = {
     "bookies": "octavo.cli.bookies",
     "top": "octavo.cli.top",
     "console": "octavo.cli.console.commands",
+    "gateway": "octavo.cli.gateway",
     "log": "octavo.cli.log.commands",
     "ledger": "octavo.cli.ledger.commands",
     "bench": "octavo.cli.bench.commands",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from octavo.cli.local import kafka as gateway
 from octavo.cli.local.bookie_process import BookieProcess, BookieSpec, pinned_id
 from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, left_stopped, print_ready
 from octavo.cli.local.detach import start_detached
@@ -63,6 +64,16 @@ async def up(
             f"ports that the bookies of this directory had before, or those from {BASE_PORT_DEFAULT} on.",
         ),
     ] = None,
+    kafka: Annotated[
+        int | None,
+        typer.Option(
+            "--kafka",
+            metavar="PORT",
+            min=0,
+            max=PORT_MAX,
+            help="Serve clients that speak Kafka's protocol at this port of 127.0.0.1, too. 0 takes any free port.",
+        ),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return as soon as the cluster is ready and leave it running.")
     ] = False,
@@ -88,7 +99,9 @@ async def up(
     except OSError as error:
         raise CommandError(f"cannot create the data directory {directory}: {error.strerror}") from error
     if detach:
-        chosen = () if base_port is None else ("--base-port", str(base_port))
+        chosen: tuple[str, ...] = () if base_port is None else ("--base-port", str(base_port))
+        if kafka is not None:
+            chosen = (*chosen, "--kafka", str(kafka))
         await start_detached(session, directory, ("--bookies", str(bookies), *chosen))
         return EXIT_OK
     specs = [
@@ -110,7 +123,13 @@ async def up(
     async with _locked(directory) as lock_descriptor:
         check_free(ports)
         cluster = _Cluster(
-            specs, uri, directory, lock_descriptor, ready_descriptor=ready_descriptor, as_json=session.as_json
+            specs,
+            uri,
+            directory,
+            lock_descriptor,
+            kafka_port=kafka,
+            ready_descriptor=ready_descriptor,
+            as_json=session.as_json,
         )
         try:
             return await cluster.run()
@@ -140,6 +159,7 @@ class _Cluster:
         directory: Path,
         lock_descriptor: int,
         *,
+        kafka_port: int | None,
         ready_descriptor: int | None,
         as_json: bool,
     ) -> None:
@@ -155,7 +175,10 @@ class _Cluster:
         """Bookie that is not started again -> why."""
         self._running: dict[str, BookieProcess] = {}
         self._announced = False
-        self._starting = {spec.name for spec in specs}
+        self._starting = {spec.name for spec in specs} | ({gateway.NAME} if kafka_port is not None else set())
+        self._kafka_port = kafka_port
+        self._kafka_address: str | None = None
+        self._bookies_are_up = asyncio.Event()
 
     async def run(self) -> int:
         """Run until every bookie is left stopped (exit status 1) or the task is cancelled. Leaves no process behind."""
@@ -171,11 +194,22 @@ class _Cluster:
             async with asyncio.TaskGroup() as group:
                 notices = group.create_task(self._tell_what_is_starting())
                 watchers = [group.create_task(self._keep_running(spec)) for spec in self._specs]
+                if self._kafka_port is not None:
+                    group.create_task(self._keep_gateway(self._kafka_port))
                 await asyncio.wait(watchers, return_when=asyncio.FIRST_EXCEPTION)
                 notices.cancel()
         except* CommandError as errors:
             raise errors.exceptions[0] from None
         raise CommandError(f"none of the bookies can run; see {self._directory}/logs")
+
+    async def _keep_gateway(self, port: int) -> None:
+        def ready(address: str) -> None:
+            self._kafka_address = address
+            self._starting.discard(gateway.NAME)
+            self._announce_when_all_are_up()
+
+        await self._bookies_are_up.wait()
+        await gateway.keep_gateway(self._uri, port, len(self._specs), ready)
 
     async def _keep_running(self, spec: BookieSpec) -> None:
         policy = RestartPolicy()
@@ -277,6 +311,8 @@ class _Cluster:
             print_error(f"cannot write {self._directory}/up.json: {error.strerror}")
 
     def _announce_when_all_are_up(self) -> None:
+        if self._running and self._starting <= {gateway.NAME}:
+            self._bookies_are_up.set()
         if self._announced or self._starting or not self._running:
             return
         self._announced = True
@@ -294,6 +330,7 @@ class _Cluster:
                     "event": "ready",
                     "metadata": self._uri,
                     "data_dir": str(self._directory),
+                    **({} if self._kafka_address is None else {"kafka": self._kafka_address}),
                     "bookies": [
                         {
                             "name": bookie.spec.name,
@@ -308,6 +345,8 @@ class _Cluster:
             )
             return
         print_ready(len(up_now), len(self._specs), self._uri, self._directory)
+        if self._kafka_address is not None:
+            print_line(f"  Kafka clients connect to {self._kafka_address}")
         print_line("Press Ctrl-C to stop it.")
 
     def _remember_ports(self, bookies: list[BookieProcess]) -> None:

@@ -101,6 +101,13 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
 
+class TimedOffset(NamedTuple):
+    """A record, found by its time."""
+
+    offset: int
+    time_ms: int
+
+
 class BatchLimits(NamedTuple):
     """The bounds of the batches that a topic accepts."""
 
@@ -162,6 +169,23 @@ def checked_batch(batch: memoryview, limits: BatchLimits, now_ms: int) -> BatchH
 def stamped(batch: memoryview, base_offset: int, leader_epoch: int) -> bytes:
     """The batch with its place in the log: the entry that is stored."""
     return b"".join((_PREFIX.pack(base_offset, len(batch) - _LENGTH_FROM, leader_epoch), batch[_PREFIX.size :]))
+
+
+def first_record_at(entry: bytes, batch: BatchHeader, time_ms: int) -> TimedOffset:
+    """The first record of a stored batch with a time at or after the asked one; the batch's latest time is such a one.
+
+    Of a compressed batch, which is not looked into, the first record, with the batch's latest time: a consumer that
+    begins there gets a few earlier records, and misses none.
+    """
+    if not batch.is_compressed:
+        at = HEADER_BYTES
+        for index in range(batch.record_count):
+            length, start = read_number(entry, at)
+            record_time_ms = batch.base_timestamp_ms + read_number(entry, start + 1)[0]
+            if record_time_ms >= time_ms:
+                return TimedOffset(batch.base_offset + index, record_time_ms)
+            at = start + length
+    return TimedOffset(batch.base_offset, batch.max_timestamp_ms)
 
 
 def _check_size(header: BatchHeader, size: int) -> None:

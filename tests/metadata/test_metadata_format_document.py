@@ -15,8 +15,11 @@ from octavo.client.log.chain.bounds import LIST_BYTES_MAX as CHAIN_BYTES_MAX
 from octavo.client.log.chain.bounds import MAKING_MAX
 from octavo.client.log.documents.chain import TERMS_MAX, LogState
 from octavo.client.log.documents.names import ages_document, cursors_document, list_document, lock_name
+from octavo.gateway.gateway import LOCK as GATEWAY_LOCK
 from octavo.gateway.records.names import anchor_document, page_document, snapshot_document
 from octavo.gateway.records.snapshot import PAGE_PRODUCERS
+from octavo.gateway.topics.document import TopicState, topic_document
+from octavo.gateway.topics.producer_ids import DOCUMENT as PRODUCER_IDS
 from octavo.metadata.cluster.principals import DOCUMENT as PRINCIPALS
 from octavo.metadata.cluster.principals import PRINCIPALS_MAX
 from octavo.metadata.cluster.registration import BookieState
@@ -441,6 +444,9 @@ NAMES = {
     "logs/LOG-ID": lock_name("LOG-ID"),
     "logs/nNAME": list_document("NAME"),
     "logs/norders_seu": list_document("orders/eu"),
+    "kafka/topics/TOPIC": topic_document("TOPIC"),
+    "kafka/producer-ids": PRODUCER_IDS,
+    "kafka/gateway": GATEWAY_LOCK,
     "kafka/anchors/LOG-ID": anchor_document("LOG-ID"),
     "kafka/producers/LOG-ID/POSITION": snapshot_document("LOG-ID", 812).replace(f"{812:019}", "POSITION"),
     "kafka/producers/LOG-ID/POSITION-NUMBER": page_document("LOG-ID", 812, 7)
@@ -474,6 +480,7 @@ def test_names_of_documents_and_locks_are_those_of_the_code(name: str) -> None:
         (["Stream"], StreamState), (["List of a chain", "Log that is a stream"], LogState),
         (["Registration"], [state for state in BookieState if state is not BookieState.UNAVAILABLE]),
         (["Conditions of bookies"], Condition), (["Plan"], Why), (["Report"], BlockedClass), (["Principals"], Role),
+        (["Topic"], TopicState),
     ],
 )  # fmt: skip
 def test_every_value_of_an_enumeration_is_named(titles: list[str], values: Any) -> None:

@@ -34,6 +34,8 @@ from octavo.gateway.records.snapshot import (
     encode_pages,
     encode_snapshot,
 )
+from octavo.gateway.topics.document import Topic, decode_topic
+from octavo.gateway.topics.producer_ids import decode_counter, encode_counter
 from octavo.metadata.clocks.proven_time import BootTime, Disagreement, Moment, ProvenTime
 from octavo.metadata.cluster.principals import Principal, Principals, decode_principals, encode_principals
 from octavo.metadata.cluster.registration import (
@@ -309,6 +311,8 @@ def _undump(value: bytes) -> Any:
     return [*read_dump(value.splitlines(keepends=True), "example")][1:-1]
 
 
+TOPIC = Topic("orders", "7a" * 16, partitions=3, write_quorum=3, ack_quorum=2, bytes_max=1_048_588)
+
 SNAPSHOT = SnapshotHead(LOG_ID, term=2, position=812, next_offset=40_212, forgotten_below=17, pages=1)
 
 
@@ -346,6 +350,8 @@ EXAMPLES: Final[dict[str, Example]] = {
         lambda anchor: encode_anchor(anchor, LOG_ID),
         lambda value: decode_anchor(value, LOG_ID),
     ),
+    "topic": Example(TOPIC, Topic.encode, lambda value: decode_topic(value, "orders")),
+    "producer-ids": Example(4000, encode_counter, decode_counter),
     "producers-snapshot": Example(SNAPSHOT, encode_snapshot, lambda value: decode_snapshot(value, LOG_ID)),
     "producers-page": Example(
         {4001: (1772368215250, [Remembered(0, 0, 250, 39_700), Remembered(0, 250, 250, 40_100)])},

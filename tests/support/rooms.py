@@ -398,6 +398,40 @@ ROOMS = {
             "gateway.codes",
         }
     ),
+    "gateway.wire": frozenset(
+        {
+            "gateway.codes",
+        }
+    ),
+    "gateway.topics": frozenset(
+        {
+            "gateway.codes",
+        }
+    ),
+    "gateway.leading": frozenset(
+        {
+            "gateway.codes",
+            "gateway.records",
+            "gateway.topics",
+        }
+    ),
+    "gateway.service": frozenset(
+        {
+            "gateway.codes",
+            "gateway.leading",
+            "gateway.records",
+            "gateway.topics",
+            "gateway.wire",
+        }
+    ),
+    "gateway": frozenset(
+        {
+            "gateway.leading",
+            "gateway.service",
+            "gateway.topics",
+            "gateway.wire",
+        }
+    ),
     "pipeline.base": frozenset[str](),
     "pipeline.sink": frozenset(
         {

@@ -9,7 +9,7 @@ from octavo.gateway.records.offsets import NO_ANCHOR, Anchor, decode_anchor, enc
 from octavo.gateway.records.producers import Producers
 from octavo.gateway.records.takeover import Takeover
 from octavo.protocol.errors import MetadataError
-from support.record_batches import batch_of
+from support.kafka.batches import batch_of
 
 
 def batch(count: int, *, base_offset: int = 0, producer_id: int = -1) -> BatchHeader:

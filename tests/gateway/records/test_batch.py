@@ -16,7 +16,7 @@ from octavo.gateway.records.batch import (
     read_number,
     stamped,
 )
-from support.record_batches import batch_of, number, record
+from support.kafka.batches import batch_of, number, record
 
 LIMITS = BatchLimits(bytes_max=1024 * 1024, ahead_ms_max=3_600_000)
 NOW_MS = 2_000

@@ -4,7 +4,7 @@ import pytest
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.records.batch import BatchHeader, read_header
 from octavo.gateway.records.producers import IDLE_MS_MAX, SEQUENCES, WINDOW, Producers, Repeat
-from support.record_batches import batch_of
+from support.kafka.batches import batch_of
 
 
 def sent(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, base_offset: int = 0) -> BatchHeader:

@@ -18,7 +18,7 @@ from octavo.gateway.records.snapshot import (
 from octavo.metadata.encoding import encode_object
 from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
 from octavo.protocol.errors import MetadataError
-from support.record_batches import batch_of
+from support.kafka.batches import batch_of
 
 HEAD = SnapshotHead("log-1", term=3, position=10, next_offset=50, forgotten_below=2, pages=1)
 

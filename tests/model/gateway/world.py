@@ -25,7 +25,7 @@ from octavo.gateway.records.snapshot import (
     encode_snapshot,
 )
 from octavo.gateway.records.takeover import Takeover
-from support.record_batches import batch_of
+from support.kafka.batches import batch_of
 
 PRODUCER_ID = 7
 LOG_ID = "log-1"

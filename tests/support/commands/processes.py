@@ -89,6 +89,8 @@ class Up:
         self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.pids: dict[str, int] = {}
         self.uri = ""
+        self.kafka = ""
+        """Where Kafka's clients connect, if the cluster serves them."""
         self._reader = threading.Thread(target=self._read_events, daemon=True)
         self._reader.start()
 
@@ -128,7 +130,7 @@ class Up:
     def wait_ready(self) -> Self:
         """Return once the cluster is up."""
         ready = self.wait_for("ready")
-        self.uri = ready["metadata"]
+        self.uri, self.kafka = ready["metadata"], ready.get("kafka", "")
         self.pids = {bookie["name"]: bookie["pid"] for bookie in ready["bookies"]}
         return self
 

@@ -1,0 +1,173 @@
+"""A gateway: a port at which clients of Kafka's protocol use the logs of a cluster.
+
+One gateway at a time serves a cluster: it holds a lock in the metadata store. When it loses the lock, it ends.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final, Self
+
+from octavo.client.client import Client
+from octavo.gateway.leading.leaders import Leaders
+from octavo.gateway.service.administration import AdministrationService
+from octavo.gateway.service.cluster import ClusterService
+from octavo.gateway.service.facts import Facts
+from octavo.gateway.service.fetch import FetchService
+from octavo.gateway.service.offsets import OffsetsService
+from octavo.gateway.service.produce import ProduceService
+from octavo.gateway.topics.catalogue import Catalogue
+from octavo.gateway.topics.producer_ids import ProducerIds
+from octavo.gateway.wire.apis import Api, Request
+from octavo.gateway.wire.budget import ByteBudget
+from octavo.gateway.wire.connection import Pieces, RequestHandler
+from octavo.gateway.wire.server import GatewayServer
+from octavo.metadata import MetadataStore
+from octavo.metadata.store.values import Lease
+
+LOCK: Final = "kafka/gateway"
+"""Held by the gateway of a cluster."""
+
+REQUEST_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Of large requests, over all connections."""
+
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of answers to consumers, over all connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """The settings of a gateway, as an operator chooses them."""
+
+    host: str = "127.0.0.1"
+    port: int = 9092
+    """0: any free one."""
+    advertised_host: str | None = None
+    """Where clients reach the gateway; None: :attr:`host`."""
+    write_quorum: int = 3
+    """Copies of each batch of a topic, unless its creator says otherwise."""
+    ack_quorum: int = 2
+    partitions: int = 1
+    """Of a topic, unless its creator says otherwise."""
+    creates_topics: bool = True
+    """Whether a topic that a client names is made, if there is none."""
+
+
+class Service:
+    """The answers to all requests. Those that come before :meth:`begin` wait for it."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        catalogue: Catalogue,
+        leaders: Leaders,
+        *,
+        producer_ids: ProducerIds,
+        answers: ByteBudget,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        async def count_bookies() -> int:
+            return len(await store.list_bookies())
+
+        self._catalogue = catalogue
+        administration = AdministrationService(catalogue, producer_ids, count_bookies)
+        self._handlers: dict[Api, Callable[[Request, AsyncExitStack], Awaitable[Pieces | None]]] = {
+            Api.PRODUCE: ProduceService(catalogue, leaders, clock_ms).answer,
+            Api.FETCH: FetchService(catalogue, leaders, answers).answer,
+            Api.LIST_OFFSETS: OffsetsService(catalogue, leaders).list,
+            Api.CREATE_TOPICS: administration.create_topics,
+            Api.DELETE_TOPICS: administration.delete_topics,
+            Api.DESCRIBE_CONFIGS: administration.describe_configs,
+            Api.INIT_PRODUCER_ID: administration.init_producer_id,
+        }
+        self._begun = asyncio.Event()
+
+    def begin(self, facts: Facts) -> None:
+        """Answer from now on, with these facts."""
+        cluster = ClusterService(self._catalogue, facts)
+        self._handlers |= {
+            Api.API_VERSIONS: cluster.versions,
+            Api.METADATA: cluster.metadata,
+        }
+        self._begun.set()
+
+    async def answer(self, request: Request, held: AsyncExitStack) -> Pieces | None:
+        """The answer behind its header; None where there is none."""
+        await self._begun.wait()
+        return await self._handlers[request.api](request, held)
+
+
+class Gateway:
+    """See the module. Made by :meth:`start`."""
+
+    def __init__(self, server: GatewayServer, leaders: Leaders, lease: Lease, port: int) -> None:
+        self._server = server
+        self._leaders = leaders
+        self._lease = lease
+        self.port = port
+        """The port on which it listens."""
+
+    @classmethod
+    async def start(
+        cls,
+        client: Client,
+        store: MetadataStore,
+        settings: GatewaySettings,
+        *,
+        name: str,
+        clock_ms: Callable[[], int],
+        rng: random.Random,
+    ) -> Self:
+        """Wait until no other gateway serves the cluster, then serve its clients.
+
+        Client and store stay the caller's; they are closed after the gateway.
+
+        Raises:
+            OSError: The address cannot be used.
+            OctavoError: The metadata store or the bookies do not answer.
+        """
+        cluster_id = await store.cluster_id()
+        async with AsyncExitStack() as undo:
+            lease = await store.lock(LOCK, name)
+            undo.push_async_callback(lease.release)
+            producer_ids = ProducerIds(store)
+            leaders = Leaders(
+                client,
+                store,
+                name=name,
+                clock_ms=clock_ms,
+                is_current=lambda: not lease.lost,
+                highest_ids_stop=producer_ids.highest_stop,
+            )
+            undo.push_async_callback(leaders.close)
+            catalogue = Catalogue(
+                client,
+                store,
+                rng,
+                write_quorum=settings.write_quorum,
+                ack_quorum=settings.ack_quorum,
+                partitions=settings.partitions,
+                before_deletion=leaders.delete,
+            )
+            await catalogue.load()
+            answers = ByteBudget(ANSWER_BYTES_MAX)
+            service = Service(store, catalogue, leaders, producer_ids=producer_ids, answers=answers, clock_ms=clock_ms)
+            server = GatewayServer(RequestHandler(service.answer), ByteBudget(REQUEST_BYTES_MAX))
+            undo.push_async_callback(server.close)
+            port = await server.start(settings.host, settings.port)
+            host = settings.advertised_host or settings.host
+            service.begin(Facts(cluster_id, host, port, settings.creates_topics))
+            undo.pop_all()
+        return cls(server, leaders, lease, port)
+
+    async def wait_lost(self) -> None:
+        """Return once another gateway may serve the cluster."""
+        await self._lease.wait_lost()
+
+    async def close(self) -> None:
+        """End all connections, give all partitions back, then the cluster."""
+        await self._server.close()
+        await self._leaders.close()
+        await self._lease.release()

@@ -1,0 +1,253 @@
+"""A partition that this gateway leads: one term of its log (rules K2 to K4, and K7).
+
+Batches come in from producers, are judged and handed to the log's writer in one step, and are answered once they are
+acknowledged. A batch that was handed over is added whatever becomes of its request: no closed connection and no
+time-out cancels it. Any failure of an add ends the lead, and everything under way is answered with an error after which
+producers try again: whether it is in the log, the next leader finds out.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Final
+
+from octavo.client.log.log import Log
+from octavo.client.log.writer.writer import LogWriter
+from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.leading.beginning import Beginning, first_batch
+from octavo.gateway.leading.index import Point
+from octavo.gateway.leading.recent import Recent
+from octavo.gateway.records.appends import WrongPositionError
+from octavo.gateway.records.batch import BatchHeader, TimedOffset, first_record_at, read_header, stamped
+from octavo.protocol.entries import EPOCH
+from octavo.protocol.errors import OctavoError, TruncatedError
+
+_SEALED_BEFORE_MS_MAX: Final = 2 * 3600 * 1000
+"""A batch is not accepted whose times lie more than an hour ahead, and the clock may have gone back by as much since: a
+record with a time was sealed at most this long before that time."""
+
+SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
+"""Of batches between two snapshots: a new leader reads at most about this before it leads."""
+
+
+class LedPartition:
+    """See the module."""
+
+    def __init__(
+        self,
+        log: Log,
+        writer: LogWriter,
+        beginning: Beginning,
+        *,
+        clock_ms: Callable[[], int],
+        is_current: Callable[[], bool],
+        on_lost: Callable[["LedPartition"], object],
+        on_snapshot_due: Callable[["LedPartition"], object],
+    ) -> None:
+        """``is_current``: whether no other gateway can lead yet, by the lease of this one. ``on_lost`` is called once,
+        when the lead is over."""
+        self.log = log
+        self.writer = writer
+        self.appends = beginning.appends
+        self.start_offset = beginning.start_offset
+        self._index = beginning.known
+        self._recent = Recent(self.appends.next_offset)
+        self._clock_ms = clock_ms
+        self._is_current = is_current
+        self._on_lost = on_lost
+        self._on_snapshot_due = on_snapshot_due
+        self._loop = asyncio.get_running_loop()
+        self._answers: dict[int, asyncio.Future[int]] = {}
+        """By base offset, of each batch under way."""
+        self._adding: set[asyncio.Task[int]] = set()
+        self._grown: asyncio.Future[None] = self._loop.create_future()
+        self._bytes_since_snapshot = 0
+        self.lost: RefusedError | None = None
+        """Why the lead is over; None while it is not."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Records with lower offsets are acknowledged."""
+        return self.appends.high_watermark
+
+    # --- producing ----------------------------------------------------------------------------------------------------
+
+    def add(self, view: memoryview, batch: BatchHeader) -> asyncio.Future[int]:
+        """Judge a checked batch, and hand it to the log; a future of its base offset, which the caller must shield.
+
+        Raises:
+            RefusedError: The batch does not follow what its producer has sent; or the lead is over.
+        """
+        self.check_leads()
+        repeat = self.appends.judge(batch)
+        if repeat is not None:
+            return self._answer_to_repeat(repeat.base_offset, is_acknowledged=repeat.is_acknowledged)
+        base_offset = self.appends.next_offset
+        payload = stamped(view, base_offset, self.writer.term)
+        # It begins at once: the writer has the batch, or has refused it, before anything else happens (rule K2).
+        adding = asyncio.Task(self.writer.add(payload), loop=self._loop, eager_start=True)
+        if adding.done() and adding.exception() is not None:
+            self._lose(f"the writer of the log has refused an add: {adding.exception()}")
+            self.check_leads()
+        self.appends.hand_over(batch, self._clock_ms())
+        answer = self._answers[base_offset] = self._loop.create_future()
+        self._adding.add(adding)
+        adding.add_done_callback(lambda done: self._added(done, payload))
+        return answer
+
+    def _answer_to_repeat(self, base_offset: int, *, is_acknowledged: bool) -> asyncio.Future[int]:
+        if not is_acknowledged:
+            return self._answers[base_offset]
+        answer: asyncio.Future[int] = self._loop.create_future()
+        answer.set_result(base_offset)
+        return answer
+
+    def _added(self, adding: asyncio.Task[int], payload: bytes) -> None:
+        self._adding.discard(adding)
+        error = None if adding.cancelled() else adding.exception()
+        if self.lost is not None:
+            return
+        if adding.cancelled() or error is not None:
+            self._lose(f"an add to the log has failed: {error}")
+            return
+        try:
+            done = self.appends.acknowledge(adding.result())
+        except WrongPositionError as wrong:
+            self._lose(str(wrong))
+            return
+        self._index.note(Point(done.base_offset, done.position), len(payload))
+        self._recent.add(done.base_offset, self.high_watermark, payload)
+        self._answers.pop(done.base_offset).set_result(done.base_offset)
+        self._wake()
+        self._bytes_since_snapshot += len(payload)
+        if self._bytes_since_snapshot >= SNAPSHOT_BYTES:
+            self._bytes_since_snapshot = 0
+            self._on_snapshot_due(self)
+
+    # --- consuming ----------------------------------------------------------------------------------------------------
+
+    def check_offset(self, offset: int) -> None:
+        """Raise :class:`RefusedError` if no consumer can begin at this offset, or the lead is over."""
+        self.check_leads()
+        if not self.start_offset <= offset <= self.high_watermark:
+            text = f"offset {offset}; the partition has {self.start_offset} to {self.high_watermark}"
+            raise RefusedError(Code.OFFSET_OUT_OF_RANGE, text)
+
+    async def read(self, offset: int, bytes_max: int) -> list[bytes]:
+        """Whole batches from the one that holds the offset on: at least one if there is one (rule K7).
+
+        Raises:
+            RefusedError: The offset is out of range, or the lead is over.
+            OctavoError: The batch cannot be read from any bookie.
+        """
+        self.check_offset(offset)
+        if offset == self.high_watermark:
+            return []
+        found = self._recent.read(offset, bytes_max)
+        return await self._read_log(offset, bytes_max) if found is None else found
+
+    async def _read_log(self, offset: int, bytes_max: int) -> list[bytes]:
+        stop = self.appends.acknowledged_stop
+        found: list[bytes] = []
+        size = 0
+        try:
+            first = await self._find(offset, stop)
+            async with aclosing(self.log.entries(first, stop - 1)) as entries:
+                async for entry in entries:
+                    batch = read_header(entry.payload)
+                    if batch is None or batch.next_offset <= offset:
+                        continue
+                    size += len(entry.payload)
+                    if found and size > bytes_max:
+                        break
+                    found.append(entry.payload)
+                    if size >= bytes_max:
+                        break
+        except TruncatedError as error:
+            raise RefusedError(Code.OFFSET_OUT_OF_RANGE, str(error)) from error
+        return found
+
+    async def _find(self, offset: int, stop: int) -> int:
+        """The position of the last batch that begins at or below the offset."""
+        low, high = self._index.around(offset, stop)
+        while high - low > 1:
+            middle = (low + high) // 2
+            point = await first_batch(self.log, middle, high)
+            if point is None or point.offset > offset:
+                high = middle
+            else:
+                self._index.learn(point)
+                low = point.position
+        return low
+
+    async def first_at(self, time_ms: int) -> TimedOffset | None:
+        """The first record with a time at or after the asked one; None: there is none.
+
+        Times of records are their producers', and in no order, so batches are looked at one after another, from the
+        first that can have such a time. Where that batch is compressed, its first record is given.
+
+        Raises:
+            RefusedError: The lead is over.
+            OctavoError: A batch cannot be read from any bookie.
+        """
+        self.check_leads()
+        stop = self.appends.acknowledged_stop
+        sealed = EPOCH + timedelta(milliseconds=max(0, time_ms - _SEALED_BEFORE_MS_MAX))
+        first = await self.log.position_at(sealed)
+        if first < stop:
+            async with aclosing(self.log.entries(first, stop - 1)) as entries:
+                async for entry in entries:
+                    batch = read_header(entry.payload)
+                    if batch is None or batch.max_timestamp_ms < time_ms or batch.next_offset <= self.start_offset:
+                        continue
+                    return first_record_at(entry.payload, batch, time_ms)
+        return None
+
+    def growth(self) -> "asyncio.Future[None]":
+        """Done once the high watermark has risen, or the lead is over. Not to be cancelled."""
+        if self.lost is not None and not self._grown.done():
+            self._grown.set_result(None)
+        return self._grown
+
+    def _wake(self) -> None:
+        grown, self._grown = self._grown, self._loop.create_future()
+        grown.set_result(None)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def check_leads(self) -> None:
+        """Raise :class:`RefusedError` if the lead is over, or may be.
+
+        What a leader says of now, an end or a sequence that does not follow, is wrong once another one leads. A process
+        that stood still does not know that yet; the lease of its gateway, asked for the time, does.
+        """
+        if self.lost is None and not self._is_current():
+            self._lose("the gateway's lease has ended")
+        if self.lost is None and self.writer.lost.is_set():
+            self._lose(self.writer.lost_reason or "the lead is lost")
+        if self.lost is not None:
+            raise RefusedError(self.lost.code, self.lost.text)
+
+    def _lose(self, why: str) -> None:
+        if self.lost is not None:
+            return
+        self.lost = RefusedError(Code.NOT_LEADER_OR_FOLLOWER, f"log {self.log.name}: {why}")
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(RefusedError(self.lost.code, self.lost.text))
+                answer.exception()  # the request that waits for it may be gone
+        self._wake()
+        self._on_lost(self)
+
+    async def close(self) -> None:
+        """End the lead: wait for what is under way, then give the log back."""
+        try:
+            await self.writer.close()
+        except OctavoError as error:
+            self._lose(str(error))
+        if self._adding:
+            await asyncio.wait(set(self._adding))
+        self._lose("the gateway has given it up")
+        await self.log.close()

@@ -1,0 +1,132 @@
+"""The answers to CreateTopics, DeleteTopics, DescribeConfigs and InitProducerId."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.topics.catalogue import Catalogue
+from octavo.gateway.topics.document import settings_of
+from octavo.gateway.topics.producer_ids import ProducerIds
+from octavo.gateway.wire.apis import Request
+from octavo.gateway.wire.connection import Pieces
+from octavo.gateway.wire.entities import Answer, decode_request, encode_answer, field_of
+from octavo.protocol.errors import OctavoError
+
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_FROM_TOPIC: Final = 1
+"""Where a setting comes from: it was set for the topic."""
+_NO_PRODUCER: Final = -1
+
+type _Outcome = tuple[Code, str | None]
+_DONE: Final[_Outcome] = (Code.NONE, None)
+
+
+class AdministrationService:
+    """See the module."""
+
+    def __init__(
+        self, catalogue: Catalogue, producer_ids: ProducerIds, count_bookies: Callable[[], Awaitable[int]]
+    ) -> None:
+        self._catalogue = catalogue
+        self._producer_ids = producer_ids
+        self._count_bookies = count_bookies
+
+    async def create_topics(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to CreateTopics."""
+        asked = decode_request(request.api, request.version, request.body)
+        topics = []
+        for one in asked.topics:
+            code, text = await _tried(self._create(one, validate_only=asked.validate_only))
+            topics.append({"name": one.name, "error_code": code, "error_message": text, **self._made(one.name)})
+        return [encode_answer(request.api, request.version, {"throttle_time": 0, "topics": topics})]
+
+    def _made(self, name: str) -> Answer:
+        topic = self._catalogue.find(name)
+        if topic is None:
+            return {"num_partitions": -1, "replication_factor": -1, "configs": None}
+        return {"num_partitions": topic.partitions, "replication_factor": topic.write_quorum, "configs": None}
+
+    async def _create(self, asked: Any, *, validate_only: bool) -> None:
+        if asked.assignments:
+            raise RefusedError(Code.INVALID_REQUEST, "gateways choose where partitions are; assignments are refused")
+        settings = {one.name: one.value for one in asked.configs}
+        wanted = asked.name, asked.num_partitions, asked.replication_factor, settings
+        if validate_only:
+            self._catalogue.check_new(*wanted, bookies=await self._count_bookies())
+        else:
+            await self._catalogue.create(*wanted)
+
+    async def delete_topics(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to DeleteTopics."""
+        asked = decode_request(request.api, request.version, request.body)
+        answers = []
+        for name in asked.topic_names:
+            code, text = await _tried(self._catalogue.delete(name))
+            answers.append({"name": name, "error_code": code, "error_message": text})
+        return [encode_answer(request.api, request.version, {"throttle_time": 0, "responses": answers})]
+
+    async def describe_configs(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to DescribeConfigs."""
+        asked = decode_request(request.api, request.version, request.body)
+        results = [self._described(one) for one in asked.resources]
+        return [encode_answer(request.api, request.version, {"throttle_time": 0, "results": results})]
+
+    def _described(self, asked: Any) -> Answer:
+        code, text, settings = Code.NONE, None, {}
+        topic = self._catalogue.find(asked.resource_name)
+        if asked.resource_type == _TOPIC and topic is not None:
+            settings = settings_of(topic)
+        elif asked.resource_type == _TOPIC:
+            code, text = Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.resource_name!r}"
+        elif asked.resource_type != _BROKER:
+            code, text = Code.INVALID_REQUEST, "only topics and gateways have settings"
+        names = field_of(asked, "configuration_keys", None)
+        return {
+            "error_code": code,
+            "error_message": text,
+            "resource_type": asked.resource_type,
+            "resource_name": asked.resource_name,
+            "configs": [
+                _setting(name, value) for name, value in sorted(settings.items()) if names is None or name in names
+            ],
+        }
+
+    async def init_producer_id(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to InitProducerId. Transactions are refused: the protocol has no place for a text here."""
+        asked = decode_request(request.api, request.version, request.body)
+        code, producer_id = Code.UNSUPPORTED_VERSION, _NO_PRODUCER
+        if asked.transactional_id is None:
+            try:
+                code, producer_id = Code.NONE, await self._producer_ids.take()
+            except OctavoError:
+                code = Code.REQUEST_TIMED_OUT
+        answer = {
+            "throttle_time": 0,
+            "error_code": code,
+            "producer_id": producer_id,
+            "producer_epoch": 0 if code is Code.NONE else -1,
+        }
+        return [encode_answer(request.api, request.version, answer)]
+
+
+async def _tried(work: Awaitable[object]) -> _Outcome:
+    try:
+        await work
+    except RefusedError as error:
+        return error.code, error.text
+    except OctavoError as error:
+        return Code.REQUEST_TIMED_OUT, str(error)
+    return _DONE
+
+
+def _setting(name: str, value: str) -> Answer:
+    return {
+        "name": name,
+        "value": value,
+        "read_only": True,
+        "config_source": _FROM_TOPIC,
+        "is_sensitive": False,
+        "synonyms": [],
+    }

@@ -1,0 +1,141 @@
+"""The answer to Fetch (rule K7).
+
+A fetch waits until there is something to read, or its time is over. Bytes for the answer are taken from the budget of
+answers only when there is: many consumers may wait at a time. They are given back when the consumer has read the
+answer.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Final
+
+from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.leading.leaders import Leaders
+from octavo.gateway.leading.partition import LedPartition
+from octavo.gateway.topics.catalogue import Catalogue
+from octavo.gateway.topics.document import Topic
+from octavo.gateway.wire.apis import Request
+from octavo.gateway.wire.budget import ByteBudget
+from octavo.gateway.wire.connection import Pieces
+from octavo.gateway.wire.fetch import (
+    NO_EPOCH,
+    NO_SESSION,
+    FetchedPartition,
+    FetchRequest,
+    WantedPartition,
+    decode_fetch,
+    encode_fetched,
+)
+from octavo.protocol.errors import OctavoError
+
+ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of an answer, but for its last batch: what one consumer that reads nothing holds."""
+
+WAIT_SECONDS_MAX: Final = 60.0
+"""A fetch waits no longer, whatever it asks for."""
+
+type _Led = dict[tuple[Topic, int], LedPartition | RefusedError]
+
+
+class FetchService:
+    """See the module."""
+
+    def __init__(self, catalogue: Catalogue, leaders: Leaders, answers: ByteBudget) -> None:
+        """``answers``: the budget of answers."""
+        self._catalogue = catalogue
+        self._leaders = leaders
+        self._answers = answers
+
+    async def answer(self, request: Request, held: AsyncExitStack) -> Pieces:
+        """The answer. ``held`` keeps its bytes."""
+        asked = decode_fetch(request.body, request.version)
+        if asked.session_id != NO_SESSION:
+            return encode_fetched([], request.version, Code.FETCH_SESSION_ID_NOT_FOUND)
+        return encode_fetched(await self._fetch(asked, held), request.version)
+
+    async def _fetch(self, asked: FetchRequest, held: AsyncExitStack) -> list[FetchedPartition]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(max(0, asked.wait_ms_max) / 1000, WAIT_SECONDS_MAX)
+        bytes_max = max(0, min(asked.bytes_max, ANSWER_BYTES_MAX))
+        while True:
+            led = await self._led(asked.partitions)
+            growing = [one.growth() for one in led.values() if isinstance(one, LedPartition)]
+            seconds_left = deadline - loop.time()
+            if seconds_left <= 0 or self._has_something(asked, led):
+                async with AsyncExitStack() as attempt:
+                    await attempt.enter_async_context(self._answers.holding(bytes_max))
+                    found = await self._read(asked, led, bytes_max)
+                    seconds_left = deadline - loop.time()
+                    if seconds_left <= 0 or _is_enough(found, asked.bytes_min):
+                        await held.enter_async_context(attempt.pop_all())
+                        return found
+            if growing:
+                await asyncio.wait(growing, timeout=seconds_left, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                deadline = loop.time()
+
+    async def _led(self, wanted: Iterable[WantedPartition]) -> _Led:
+        partitions = set()
+        for one in wanted:
+            topic = self._catalogue.find(one.topic)
+            if topic is not None and 0 <= one.partition < topic.partitions:
+                partitions.add((topic, one.partition))
+        return dict(zip(partitions, await self._leaders.get_all(partitions), strict=True))
+
+    def _partition(self, wanted: WantedPartition, led: _Led) -> LedPartition:
+        """The partition, if the consumer can read it there. Raises :class:`RefusedError`."""
+        found = led[self._catalogue.partition(wanted.topic, wanted.partition), wanted.partition]
+        if isinstance(found, RefusedError):
+            raise RefusedError(found.code, found.text)
+        if wanted.leader_epoch not in (NO_EPOCH, found.writer.term):
+            is_old = wanted.leader_epoch < found.writer.term
+            code = Code.FENCED_LEADER_EPOCH if is_old else Code.UNKNOWN_LEADER_EPOCH
+            raise RefusedError(code, f"the leader's epoch is {found.writer.term}")
+        found.check_offset(wanted.offset)
+        return found
+
+    def _has_something(self, asked: FetchRequest, led: _Led) -> bool:
+        """Whether there is a record to read, or an error to tell."""
+        for one in asked.partitions:
+            try:
+                if self._partition(one, led).high_watermark > one.offset:
+                    return True
+            except (RefusedError, KeyError):
+                return True
+        return False
+
+    async def _read(self, asked: FetchRequest, led: _Led, bytes_max: int) -> list[FetchedPartition]:
+        found, left = [], bytes_max
+        for one in asked.partitions:
+            answer = await self._read_partition(one, led, min(one.bytes_max, left), is_full=left <= 0 < bytes_max)
+            left -= sum(map(len, answer.batches))
+            found.append(answer)
+        return found
+
+    async def _read_partition(
+        self, wanted: WantedPartition, led: _Led, bytes_max: int, *, is_full: bool
+    ) -> FetchedPartition:
+        try:
+            partition = self._partition(wanted, led)
+            batches = () if is_full else tuple(await partition.read(wanted.offset, bytes_max))
+        except KeyError:
+            return FetchedPartition(wanted.topic, wanted.partition, Code.UNKNOWN_TOPIC_OR_PARTITION)
+        except RefusedError as error:
+            return FetchedPartition(wanted.topic, wanted.partition, error.code)
+        except OctavoError:
+            return FetchedPartition(wanted.topic, wanted.partition, Code.KAFKA_STORAGE_ERROR)
+        return FetchedPartition(
+            wanted.topic,
+            wanted.partition,
+            Code.NONE,
+            partition.high_watermark,
+            partition.start_offset,
+            batches,
+        )
+
+
+def _is_enough(found: list[FetchedPartition], bytes_min: int) -> bool:
+    """Whether an answer is given before its time is over: it has the bytes that were asked for, or an error."""
+    size = sum(len(batch) for one in found for batch in one.batches)
+    return size >= bytes_min or any(one.code is not Code.NONE for one in found)

@@ -1,0 +1,1 @@
+"""Topics: their documents, and the logs that are their partitions."""

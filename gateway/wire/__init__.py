@@ -1,0 +1,1 @@
+"""Kafka's protocol on sockets: bounded frames, versions, and the forms of requests and answers."""

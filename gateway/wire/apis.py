@@ -1,0 +1,145 @@
+"""The requests that a gateway understands, their versions, and the headers of requests and answers. Pure.
+
+A frame is an int32 with the number of bytes that follow, then a header, then the request. A request's header is its
+key, its version, a number that the answer repeats, and the client's name for itself; flexible versions have tagged
+fields behind it. An answer's header is that number, with tagged fields in flexible versions. The one exception is
+ApiVersions: its answers never have tagged fields in the header, because the client does not know yet which versions
+there are.
+"""
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from octavo.gateway.codes import Code
+from octavo.gateway.wire import fetch, produce
+from octavo.gateway.wire.entities import encode_answer
+from octavo.gateway.wire.fields import MalformedError, Reader
+
+_HEADER: Final = Struct(">hhi")
+_NUMBER: Final = Struct(">i")
+
+
+class Api(IntEnum):
+    """The keys of requests."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    DESCRIBE_CONFIGS = 32
+
+
+class Versions(NamedTuple):
+    """The versions of a request, both inclusive."""
+
+    first: int
+    last: int
+
+
+VERSIONS: Final[dict[Api, Versions]] = {
+    Api.PRODUCE: Versions(produce.VERSION_FIRST, produce.VERSION_LAST),
+    Api.FETCH: Versions(fetch.VERSION_FIRST, fetch.VERSION_LAST),
+    Api.LIST_OFFSETS: Versions(1, 5),
+    Api.METADATA: Versions(0, 8),
+    Api.API_VERSIONS: Versions(0, 3),
+    Api.CREATE_TOPICS: Versions(2, 4),
+    Api.DELETE_TOPICS: Versions(1, 3),
+    Api.INIT_PRODUCER_ID: Versions(0, 1),
+    Api.DESCRIBE_CONFIGS: Versions(1, 3),
+}
+"""What a gateway offers. Clients use the highest version that both sides know. Of the requests that ``kio`` reads, the
+last version is the last one that is not flexible."""
+
+_FLEXIBLE_FROM: Final = {Api.PRODUCE: 9, Api.FETCH: 12, Api.API_VERSIONS: 3}
+"""The flexible versions that are offered."""
+
+
+class Request(NamedTuple):
+    """A request of one client."""
+
+    api: Api
+    version: int
+    number: int
+    """The answer repeats it."""
+    body: memoryview
+    """The request behind its header."""
+
+
+class UnknownVersionError(Exception):
+    """The gateway does not know this version of ApiVersions: it says so in the oldest form (KIP-511)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def decode_header(frame: memoryview) -> Request:
+    """The request in a frame.
+
+    Raises:
+        UnknownVersionError: It asks for the versions, in a version that is not known.
+        MalformedError: It is no request that the gateway understands.
+    """
+    if len(frame) < _HEADER.size:
+        raise MalformedError(f"a request of {len(frame)} bytes has no header")
+    key, version, number = _HEADER.unpack_from(frame)
+    if key == Api.API_VERSIONS and not _knows(Api.API_VERSIONS, version):
+        raise UnknownVersionError(number)
+    if key not in VERSIONS or not _knows(Api(key), version):
+        raise MalformedError(f"request {key}, version {version}, is not known")
+    api = Api(key)
+    reader = Reader(frame[_HEADER.size :], flexible=False)
+    reader.string()
+    if _has_tags(api, version):
+        tags = Reader(frame[len(frame) - reader.left :], flexible=True)
+        tags.end_of_structure()
+        reader = tags
+    return Request(api, version, number, frame[len(frame) - reader.left :])
+
+
+def answer_header(request: Request) -> bytes:
+    """The header of the answer to a request."""
+    tags = b"\0" if _has_tags(request.api, request.version) and request.api is not Api.API_VERSIONS else b""
+    return _NUMBER.pack(request.number) + tags
+
+
+def answer_frame(header: bytes, pieces: list[bytes | bytearray]) -> list[bytes | bytearray]:
+    """An answer as it is sent."""
+    return [_NUMBER.pack(len(header) + sum(map(len, pieces))) + header, *pieces]
+
+
+def frame_size(prefix: bytes) -> int:
+    """The number of bytes that follow the beginning of a frame; it may be below 0."""
+    size: int = _NUMBER.unpack(prefix)[0]
+    return size
+
+
+FRAME_PREFIX_BYTES: Final = _NUMBER.size
+
+
+def encode_versions(version: int, code: Code = Code.NONE) -> bytes:
+    """The answer to ApiVersions."""
+    keys = [
+        {"api_key": api.value, "min_version": versions.first, "max_version": versions.last}
+        for api, versions in VERSIONS.items()
+    ]
+    return encode_answer(Api.API_VERSIONS, version, {"error_code": code, "api_keys": keys, "throttle_time": 0})
+
+
+def unknown_version_answer(number: int) -> list[bytes | bytearray]:
+    """The answer to a client that asks for the versions in a version that is not known."""
+    return answer_frame(_NUMBER.pack(number), [encode_versions(0, Code.UNSUPPORTED_VERSION)])
+
+
+def _knows(api: Api, version: int) -> bool:
+    versions = VERSIONS[api]
+    return versions.first <= version <= versions.last
+
+
+def _has_tags(api: Api, version: int) -> bool:
+    return version >= _FLEXIBLE_FROM.get(api, VERSIONS[api].last + 1)

@@ -1,0 +1,219 @@
+"""Topics: their documents, how they are made and deleted, and the ids of producers (rules K6 and K12)."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.topics.catalogue import ALL_PARTITIONS_MAX, TOPICS_MAX, Catalogue
+from octavo.gateway.topics.document import (
+    BYTES_MAX_DEFAULT,
+    NAME_CHARACTERS_MAX,
+    PARTITIONS_MAX,
+    Topic,
+    TopicState,
+    bytes_max_of,
+    check_topic_name,
+    decode_topic,
+    settings_of,
+    topic_document,
+)
+from octavo.gateway.topics.producer_ids import BLOCK, DOCUMENT, ProducerIds, encode_counter
+from octavo.metadata import MetadataStore
+from octavo.protocol.errors import MetadataError, MetadataUnavailableError
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.metadata.interposed_store import InterposedStore
+
+TOPIC = Topic("orders", "5f" * 16, partitions=3, write_quorum=3, ack_quorum=2)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[GatewayCluster]:
+    async with open_gateway_cluster() as made:
+        yield made
+
+
+async def catalogue_of(cluster: GatewayCluster, store: MetadataStore) -> Catalogue:
+    async def nothing(_topic: Topic) -> None: ...
+
+    catalogue = Catalogue(
+        await cluster.logs.client(), store, random.Random(2), write_quorum=3, ack_quorum=2, partitions=2,
+        before_deletion=nothing,
+    )  # fmt: skip
+    await catalogue.load()
+    return catalogue
+
+
+async def logs_of(cluster: GatewayCluster) -> list[str]:
+    return [name async for name in (await cluster.logs.client()).list_logs("kafka/")]
+
+
+@pytest.mark.parametrize("name", ["orders", "a" * NAME_CHARACTERS_MAX, "a.b_c-D9", "_one"])
+def test_a_name_that_a_topic_may_have(name: str) -> None:
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "a" * (NAME_CHARACTERS_MAX + 1), "ü", "__own", "a\n"])
+def test_a_name_that_no_topic_may_have_is_refused(name: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        check_topic_name(name)
+    assert refused.value.code is Code.INVALID_TOPIC_EXCEPTION
+
+
+def test_settings_that_would_not_be_kept_to_are_refused() -> None:
+    assert bytes_max_of({}) == BYTES_MAX_DEFAULT
+    assert bytes_max_of({"max.message.bytes": "5000", "cleanup.policy": "delete", "retention.ms": None}) == 5000
+    wrong = {
+        "cleanup.policy": "compact", "retention.ms": "1000", "compression.type": "zstd", "unknown": "1",
+        "message.timestamp.type": "LogAppendTime", "max.message.bytes": str(ENTRY_PAYLOAD_BYTES_MAX + 1),
+    }  # fmt: skip
+    for name, value in [*wrong.items(), ("max.message.bytes", "0"), ("max.message.bytes", "many")]:
+        with pytest.raises(RefusedError, match=name) as refused:
+            bytes_max_of({name: value})
+        assert refused.value.code is Code.INVALID_CONFIG
+    assert bytes_max_of(settings_of(replace(TOPIC, bytes_max=7000))) == 7000
+
+
+def test_a_topic_of_another_name_or_without_a_known_state_is_refused() -> None:
+    assert decode_topic(TOPIC.encode(), "orders") == TOPIC
+    with pytest.raises(MetadataError, match="of another topic"):
+        decode_topic(TOPIC.encode(), "payments")
+
+
+async def test_a_topic_is_a_log_for_each_partition(cluster: GatewayCluster, store: MetadataStore) -> None:
+    catalogue = await catalogue_of(cluster, cluster.logs.store)
+    topic = await catalogue.create("orders", 3)
+    assert (topic.state, topic.write_quorum, topic.ack_quorum) == (TopicState.ACTIVE, 3, 2)
+    assert await logs_of(cluster) == ["kafka/orders/0", "kafka/orders/1", "kafka/orders/2"]
+    assert (await catalogue.create("payments", -1, 1)).partitions == 2
+    again = await catalogue_of(cluster, cluster.logs.store)
+    assert again.find("orders") == topic
+    assert [one.name for one in again.all()] == ["orders", "payments"]
+    assert again.partition("orders", 2) == topic
+    for name, number in (("orders", 3), ("orders", -1), ("others", 0)):
+        with pytest.raises(RefusedError, match="there is no partition"):
+            again.partition(name, number)
+
+
+async def test_a_deleted_topic_is_gone_and_its_id_is_not_used_again(cluster: GatewayCluster) -> None:
+    catalogue = await catalogue_of(cluster, cluster.logs.store)
+    first = await catalogue.create("orders")
+    await catalogue.delete("orders")
+    assert catalogue.find("orders") is None
+    assert await logs_of(cluster) == []
+    assert await cluster.logs.store.read_document(topic_document("orders")) is None
+    with pytest.raises(RefusedError, match="there is no topic"):
+        await catalogue.delete("orders")
+    assert (await catalogue.create("orders")).topic_id != first.topic_id
+
+
+async def test_two_requests_for_one_topic_make_one(cluster: GatewayCluster) -> None:
+    catalogue = await catalogue_of(cluster, cluster.logs.store)
+    made = await asyncio.gather(*(catalogue.create("orders") for _ in range(3)), return_exceptions=True)
+    refused = [one.code for one in made if isinstance(one, RefusedError)]
+    assert refused == [Code.TOPIC_ALREADY_EXISTS] * 2
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+async def test_a_topic_that_was_left_half_made_or_half_deleted_is_finished(
+    cluster: GatewayCluster, failing: int
+) -> None:
+    """The gateway dies before the topic is there, before its deletion has begun, and before its document goes."""
+    store = InterposedStore(await cluster.logs.metadata.open())
+    catalogue = await catalogue_of(cluster, store.face)
+    kept = await catalogue.create("kept")
+    writes = 0
+
+    async def die(*arguments: object) -> object:
+        nonlocal writes
+        writes += 1
+        if writes == failing:
+            raise MetadataUnavailableError("the gateway dies")
+        return await store.real.compare_and_set_document(*arguments)  # type: ignore[arg-type]
+
+    store.interpose("compare_and_set_document", die)
+    if failing == 1:
+        with pytest.raises(MetadataUnavailableError):
+            await catalogue.create("orders")
+        assert catalogue.find("orders") is None
+    else:
+        await catalogue.create("orders")
+        store.make_unavailable("delete_document")
+        with pytest.raises(MetadataUnavailableError):
+            await catalogue.delete("orders")
+    next_one = await catalogue_of(cluster, cluster.logs.store)
+    assert [one.name for one in next_one.all()] == (["kept"] if failing == 3 else ["kept", "orders"])
+    assert next_one.find("kept") == kept
+    store.restore()
+    if failing == 1:
+        assert (await catalogue.create("payments")).state is TopicState.ACTIVE
+
+
+async def test_a_topic_that_could_not_be_made_is_finished_by_the_next_request_for_it(cluster: GatewayCluster) -> None:
+    store = InterposedStore(await cluster.logs.metadata.open())
+    catalogue = await catalogue_of(cluster, store.face)
+    store.make_unavailable("compare_and_set_document")
+    with pytest.raises(MetadataUnavailableError):
+        await catalogue.create("orders")
+    store.restore()
+    assert (await catalogue.create("orders")).state is TopicState.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("partitions", "replicas", "code"),
+    [
+        (0, -1, Code.INVALID_PARTITIONS),
+        (PARTITIONS_MAX + 1, -1, Code.INVALID_PARTITIONS),
+        (1, 0, Code.INVALID_REPLICATION_FACTOR),
+        (1, 4, Code.INVALID_REPLICATION_FACTOR),
+    ],
+)
+async def test_numbers_that_a_topic_cannot_have_are_refused(
+    cluster: GatewayCluster, partitions: int, replicas: int, code: Code
+) -> None:
+    catalogue = await catalogue_of(cluster, cluster.logs.store)
+    with pytest.raises(RefusedError) as refused:
+        await catalogue.create("orders", partitions, replicas)
+    assert refused.value.code is code
+
+
+async def test_there_are_not_more_topics_than_the_limit(cluster: GatewayCluster) -> None:
+    store = cluster.logs.store
+    for number in range(TOPICS_MAX):
+        topic = replace(TOPIC, name=f"t{number}", partitions=1)
+        await store.create_document(topic_document(topic.name), topic.encode())
+    catalogue = await catalogue_of(cluster, store)
+    with pytest.raises(RefusedError, match="which is the limit"):
+        await catalogue.create("orders")
+
+
+async def test_there_are_not_more_partitions_than_the_limit(cluster: GatewayCluster) -> None:
+    store = cluster.logs.store
+    large = replace(TOPIC, partitions=ALL_PARTITIONS_MAX - 1)
+    await store.create_document(topic_document(large.name), large.encode())
+    catalogue = await catalogue_of(cluster, store)
+    with pytest.raises(RefusedError, match="at most"):
+        await catalogue.create("payments", 2)
+    assert (await catalogue.create("payments", 1)).partitions == 1
+
+
+async def test_no_producer_id_is_given_twice_in_any_gateway(store: MetadataStore) -> None:
+    gateways = [ProducerIds(store) for _ in range(3)]
+    taken = [await gateways[number % 3].take() for number in range(30)]
+    taken += await asyncio.gather(*(one.take() for one in gateways for _ in range(BLOCK)))
+    assert len(set(taken)) == len(taken)
+    assert await gateways[0].highest_stop() > max(taken)
+
+
+async def test_ids_begin_at_0_and_go_on_behind_the_counter(store: MetadataStore) -> None:
+    assert await ProducerIds(store).highest_stop() == 0
+    assert [await ProducerIds(store).take(), await ProducerIds(store).take()] == [0, BLOCK]
+
+
+async def test_a_damaged_counter_gives_no_id(store: MetadataStore) -> None:
+    await store.create_document(DOCUMENT, encode_counter(-1))
+    with pytest.raises(MetadataError, match="below 0"):
+        await ProducerIds(store).take()

@@ -1,0 +1,145 @@
+"""`octavo up --kafka` and `octavo gateway` with clients that others have written, killed while they produce."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from support.commands.processes import OCTAVO, WAIT_SECONDS, Up, environment, free_neighbours, octavo
+from support.tree import ROOT
+
+CLIENTS = ROOT / "tests" / "support" / "programs" / "kafka_clients.py"
+KILLS = 2
+ACKNOWLEDGED_BETWEEN = 500
+"""Messages that are acknowledged between two kills."""
+
+
+def run_client(*arguments: object) -> list[Any]:
+    """What a client's program has printed."""
+    done = subprocess.run(
+        [sys.executable, CLIENTS, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def up(module_folder: Path) -> Iterator[Up]:
+    with Up(module_folder / "data", "--kafka", 0) as running:
+        yield running.wait_ready()
+
+
+@pytest.mark.parametrize("client", ["aiokafka", "kafka-python", "confluent-kafka"])
+def test_a_client_produces_and_consumes(up: Up, client: str) -> None:
+    got, end = run_client(client, up.kafka)
+    count = len(got["values"]) // 2
+    assert got["values"] == [f"message {number}" for number in range(count)] * 2
+    assert got["offsets"] == list(range(2 * count))
+    assert end == {"end": 2 * count}
+
+
+@contextmanager
+def gateway(uri: str, port: int) -> Iterator[subprocess.Popen[str]]:
+    """`octavo gateway`, once it serves. It is killed at the end."""
+    with subprocess.Popen(
+        [*OCTAVO, "gateway", "--metadata", uri, "--listen", f"127.0.0.1:{port}", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline()) == {"event": "ready", "address": f"127.0.0.1:{port}"}
+            yield process
+        finally:
+            process.kill()
+
+
+def test_no_message_of_an_idempotent_producer_is_lost_doubled_or_reordered_by_kills(tmp_path: Path) -> None:
+    """The gateway is killed under load and started again; the producer goes on by itself (rules K2 to K5)."""
+    port = free_neighbours(1)
+    with Up(tmp_path / "data").wait_ready() as up, ExitStack() as stack:
+        serving = ExitStack()
+        stack.callback(serving.close)
+        serving.enter_context(gateway(up.uri, port))
+        producer = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, CLIENTS, "numbers", f"127.0.0.1:{port}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment(),
+            )
+        )
+        stack.callback(producer.kill)
+        assert producer.stdin is not None
+        assert producer.stdout is not None
+        for _ in range(KILLS):
+            wait_acknowledged(producer.stdout, ACKNOWLEDGED_BETWEEN)
+            serving.close()  # kills it
+            serving.enter_context(gateway(up.uri, port))
+        wait_acknowledged(producer.stdout, ACKNOWLEDGED_BETWEEN)
+        producer.stdin.close()
+        produced = next(said["produced"] for line in producer.stdout if "produced" in (said := json.loads(line)))
+        assert producer.wait(WAIT_SECONDS) == 0
+        got, end = run_client("read", f"127.0.0.1:{port}", produced)
+    assert got == {"numbers": list(range(produced)), "offsets": list(range(produced))}
+    assert end == {"end": produced}
+
+
+def wait_acknowledged(lines: IO[str], count: int) -> None:
+    """Return once `count` more messages are acknowledged."""
+    first = None
+    for line in lines:
+        acknowledged = json.loads(line)["acknowledged"]
+        first = acknowledged if first is None else first
+        if acknowledged >= first + count:
+            return
+    raise AssertionError("the producer has ended")
+
+
+def test_a_gateway_ends_in_order(up: Up) -> None:
+    """It waits for the gateway that serves the cluster, and a signal ends it while it waits."""
+    with subprocess.Popen(
+        [*OCTAVO, "gateway", "--metadata", up.uri, "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == "octavo: waiting for another gateway of this cluster to end\n"
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(WAIT_SECONDS) == 128 + signal.SIGTERM
+        assert waiting.communicate()[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--listen", "0.0.0.0:9092"], "is no loopback address, and a gateway has no access control yet"),
+        (["--listen", "example.org:9092"], "is no loopback address"),
+        (["--listen", "127.0.0.1"], "is no address like"),
+        (["--listen", "127.0.0.1:99999"], "is no address like"),
+        (["--ack-quorum", "3", "--write-quorum", "2"], "3 is above --write-quorum"),
+    ],
+)
+def test_what_a_gateway_cannot_do_yet_is_refused(arguments: list[str], reason: str) -> None:
+    octavo("gateway", *arguments).failed_with_one_line(2, reason)
+
+
+def test_a_port_that_is_taken_is_named(up: Up, tmp_path: Path) -> None:
+    port = up.kafka.rpartition(":")[2]
+    with Up(tmp_path / "data", "--kafka", port) as second:
+        assert second.process.wait(WAIT_SECONDS) == 1
+        assert f"127.0.0.1:{port}" in second.stderr

@@ -1,0 +1,64 @@
+"""A gateway under test: bookies in memory, and a gateway in the test's own process that real clients connect to."""
+
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from octavo.gateway.gateway import Gateway, GatewaySettings
+from octavo.metadata import MetadataStore
+from support.clusters.log_cluster import LogCluster, open_log_cluster
+from support.metadata.metadata_clusters import LEASE_SECONDS, MemoryCluster
+
+
+def now_ms() -> int:
+    """The time of day."""
+    return int(datetime.now(UTC).timestamp() * 1000)
+
+
+@dataclass
+class GatewayCluster:
+    """A cluster, and gateways on it."""
+
+    logs: LogCluster
+    stack: contextlib.AsyncExitStack
+    clock_ms: Callable[[], int] = now_ms
+    _stores: dict[Gateway, list[MetadataStore]] = field(default_factory=dict)
+    """The handles of each gateway, and of its client."""
+
+    async def gateway(self, **settings: Any) -> Gateway:
+        """A gateway with a client and a store of its own, as another process would have."""
+        handles = self.logs.metadata.handles
+        known = len(handles)
+        client, store = await self.logs.client(), await self.logs.metadata.open()
+        own = handles[known:]
+        chosen = GatewaySettings(**{"port": 0, **settings})
+        gateway = await Gateway.start(
+            client, store, chosen, name=f"gateway {len(self._stores)}", clock_ms=self.clock_ms, rng=random.Random(1)
+        )
+        self._stores[gateway] = own
+        self.stack.push_async_callback(gateway.close)
+        return gateway
+
+    async def lose_leases_of(self, gateway: Gateway) -> None:
+        """Let the leases of a gateway end, as if its process stood still; those of all others are renewed."""
+        metadata = self.logs.metadata
+        for _ in range(4):
+            metadata.now += LEASE_SECONDS / 3
+            await metadata.time_passed()
+            for handle in metadata.handles:
+                if handle not in self._stores[gateway] and "closed" not in repr(handle):
+                    await handle.renew_leases()
+
+
+@contextlib.asynccontextmanager
+async def open_gateway_cluster(bookies_count: int = 3) -> AsyncIterator[GatewayCluster]:
+    """A cluster without a gateway. Gateways are closed at the end."""
+    async with (
+        open_log_cluster(MemoryCluster(Path()), "stream", bookies_count) as logs,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        yield GatewayCluster(logs, stack)

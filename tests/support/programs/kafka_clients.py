@@ -1,0 +1,178 @@
+"""Programs that use clients of Kafka's protocol which others have written: ``kafka_clients.py CLIENT ADDRESS``.
+
+``aiokafka``, ``kafka-python`` and ``confluent-kafka`` produce numbered messages to a topic of their own name, some of
+them with an idempotent producer and compressed, and read them back. ``numbers`` produces numbers from an idempotent
+producer, one line for each hundred that are acknowledged, until its standard input ends; ``read`` prints all of them.
+Each prints what it has seen as lines of JSON.
+"""
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+COUNT = 200
+NUMBERS = "numbers"
+
+
+def say(value: Any) -> None:
+    """Print one line."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def numbered(count: int = COUNT) -> list[bytes]:
+    return [b"message %d" % number for number in range(count)]
+
+
+async def with_aiokafka(address: str) -> None:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: PLC0415
+
+    for is_idempotent in (False, True):
+        async with AIOKafkaProducer(
+            bootstrap_servers=address, enable_idempotence=is_idempotent, compression_type="gzip"
+        ) as producer:
+            for sent in [await producer.send("aiokafka", value, key=b"key") for value in numbered()]:
+                await sent
+    consumer = AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)
+    await consumer.start()
+    place = TopicPartition("aiokafka", 0)
+    consumer.assign([place])
+    await consumer.seek_to_beginning(place)
+    got = [await consumer.getone() for _ in range(2 * COUNT)]
+    say({"values": [one.value.decode() for one in got], "offsets": [one.offset for one in got]})
+    say({"end": (await consumer.end_offsets([place]))[place]})
+    await consumer.stop()
+
+
+def with_kafka_python(address: str) -> None:
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition  # noqa: PLC0415
+
+    for is_idempotent in (False, True):
+        producer = KafkaProducer(bootstrap_servers=address, enable_idempotence=is_idempotent)
+        sent = [producer.send("kafka-python", value) for value in numbered()]
+        for one in sent:
+            one.get(60)
+        producer.close()
+    consumer = KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)
+    place = TopicPartition("kafka-python", 0)
+    consumer.assign([place])
+    consumer.seek_to_beginning(place)
+    got = [next(consumer) for _ in range(2 * COUNT)]
+    say({"values": [one.value.decode() for one in got], "offsets": [one.offset for one in got]})
+    say({"end": consumer.end_offsets([place])[place]})
+    consumer.close()
+
+
+def with_confluent_kafka(address: str) -> None:
+    from confluent_kafka import TopicPartition  # noqa: PLC0415
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    admin = AdminClient({"bootstrap.servers": address})
+    for made in admin.create_topics([NewTopic("confluent-kafka", 1, replication_factor=1)]).values():
+        made.result(60)
+    for settings in ({"compression.type": "zstd"}, {"enable.idempotence": True, "compression.type": "lz4"}):
+        errors = deliver(address, "confluent-kafka", numbered(), **settings)
+        assert errors == [], errors
+    got = consume(address, "confluent-kafka", 2 * COUNT)
+    say({"values": [one.value().decode() for one in got], "offsets": [one.offset() for one in got]})
+    say({"end": watermark(address, TopicPartition("confluent-kafka", 0))})
+
+
+def deliver(address: str, topic: str, values: list[bytes], **settings: Any) -> list[str]:
+    """Produce the values; the errors of the others are returned: of each that was not acknowledged."""
+    from confluent_kafka import Producer  # noqa: PLC0415
+
+    errors: list[str] = []
+    producer = Producer({"bootstrap.servers": address, **settings})
+
+    def on_delivery(error: Any, _message: Any) -> None:
+        if error is not None:
+            errors.append(str(error))
+
+    for value in values:
+        producer.produce(topic, value, on_delivery=on_delivery)
+    producer.flush(100)
+    return errors
+
+
+def consume(address: str, topic: str, count: int) -> list[Any]:
+    """The first messages of partition 0."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition  # noqa: PLC0415
+
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    got: list[Any] = []
+    while len(got) < count:
+        message = consumer.poll(100)
+        if message is not None and message.error() is None:
+            got.append(message)
+    consumer.close()
+    return got
+
+
+def watermark(address: str, partition: Any) -> int:
+    from confluent_kafka import Consumer  # noqa: PLC0415
+
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "none"})
+    (_, end) = consumer.get_watermark_offsets(partition, timeout=100)
+    consumer.close()
+    return int(end)
+
+
+def produce_numbers(address: str) -> None:
+    """Produce 0, 1, 2, ... until standard input ends, then say how many there are."""
+    import select  # noqa: PLC0415
+
+    from confluent_kafka import Producer  # noqa: PLC0415
+
+    acknowledged = 0
+
+    def on_delivery(error: Any, _message: Any) -> None:
+        nonlocal acknowledged
+        assert error is None, error
+        acknowledged += 1
+        if acknowledged % 100 == 0:
+            say({"acknowledged": acknowledged})
+
+    producer = Producer(
+        {
+            "bootstrap.servers": address, "enable.idempotence": True, "delivery.timeout.ms": 280_000, "linger.ms": 1,
+            "batch.num.messages": 20, "queue.buffering.max.messages": 200,
+        }
+    )  # fmt: skip
+    number = 0
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        try:
+            producer.produce(NUMBERS, b"%d" % number, on_delivery=on_delivery)
+            number += 1
+        except BufferError:
+            producer.poll(0.01)
+    left = producer.flush(280)
+    assert left == 0, left
+    say({"produced": number})
+
+
+def read_numbers(address: str, count: int) -> None:
+    """Print the numbers in the order of their offsets, and the end of the partition."""
+    from confluent_kafka import TopicPartition  # noqa: PLC0415
+
+    got = consume(address, NUMBERS, count)
+    say({"numbers": [int(one.value()) for one in got], "offsets": [one.offset() for one in got]})
+    say({"end": watermark(address, TopicPartition(NUMBERS, 0))})
+
+
+def main(program: str, address: str, *arguments: str) -> None:
+    if program == "aiokafka":
+        asyncio.run(with_aiokafka(address))
+    elif program == "read":
+        read_numbers(address, int(arguments[0]))
+    else:
+        programs = {
+            "kafka-python": with_kafka_python, "confluent-kafka": with_confluent_kafka, NUMBERS: produce_numbers
+        }  # fmt: skip
+        programs[program](address)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
