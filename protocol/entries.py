@@ -430,6 +430,10 @@ class LoneEntries(NamedTuple):
     lacs_plus_one: Sequence[int]
     sizes: Sequence[int]
 
+    def only(self, indexes: Sequence[int]) -> "LoneEntries":
+        """Those of the entries at these indexes."""
+        return LoneEntries._make([column[index] for index in indexes] for column in self)
+
 
 def verify_lone_entries(ledger_ids: Sequence[int], entries: Sequence[bytes]) -> LoneEntries | None:
     """As :func:`verify_batch` for each of these entries by itself; ``ledger_ids``: of each. None if any of them would

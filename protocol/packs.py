@@ -100,6 +100,10 @@ class PlainAdds(NamedTuple):
     terms: Sequence[int]
     entries: Sequence[bytes]
 
+    def only(self, indexes: Sequence[int]) -> "PlainAdds":
+        """These of them."""
+        return PlainAdds._make([column[index] for index in indexes] for column in self)
+
     def request(self, index: int) -> Add:
         """One of them."""
         return Add(

@@ -12,10 +12,10 @@ older one, in one pass and with bounded memory, for lookups and for merging file
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise, repeat
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 RUN_ENTRIES_MAX = 4096
 """Most entries in a coalesced run: bounds the bytes of an encoded run and the work to find one entry's offset."""
@@ -57,6 +57,14 @@ def make_run(ids: Sequence[int], sizes: Sequence[int], place: bytes | int, offse
     if any(map(size.__ne__, sizes)):
         packed = array("H" if max(sizes) < 1 << 16 else "I", sizes)
     return Run(first, last, ids, packed, place, offset)
+
+
+def lone_runs(entry_ids: Iterable[int], sizes: Iterable[int], entries: Iterable[bytes]) -> list[Run]:
+    """A run of each of these entries, which lie in buffers of their own. A column for each fact."""
+    firsts = list(entry_ids)
+    # By the constructor of tuple, as all fields are there: that of Run is Python's own, and costs twice as much.
+    fields = zip(firsts, firsts, [range(first, first + 1) for first in firsts], sizes, entries, repeat(0))
+    return list(map(cast("Callable[..., Run]", tuple.__new__), repeat(Run), fields))
 
 
 def run_bytes(run: Run) -> int:

@@ -146,6 +146,34 @@ class GroupCommit:
         if not deferred:
             self.waiting = len(self._queue)
 
+    def append_each(self, kind: int, bodies: Sequence[Sequence[bytes]], body_bytes: Sequence[int]) -> None:
+        """As :meth:`append` for a record of each of these bodies, without tokens; ``body_bytes``: of each."""
+        at = 0
+        while at < len(bodies):
+            self.append(kind, bodies[at], body_bytes[at], None)
+            at = self._fill(kind, bodies, body_bytes, at + 1)
+
+    def _fill(self, kind: int, bodies: Sequence[Sequence[bytes]], body_bytes: Sequence[int], start: int) -> int:
+        """Queue the records from this index on that join the open group, all but the first that does not. Returns the
+        index of that one."""
+        group = self._open
+        assert group is not None, "a record was appended just now"
+        records, offset = group.records, self._offset
+        stop = min(len(bodies), start + self._group_records_max - len(records))
+        offset_max = min(offset + self._group_bytes_max - group.size, self._segment_stop)
+        at = start
+        while at < stop and offset + (size := record_bytes(body_bytes[at])) <= offset_max:
+            records.append(PendingRecord(offset, kind, bodies[at], body_bytes[at], None))
+            offset += size
+            at += 1
+        added = offset - self._offset
+        self._offset = offset
+        group.size += added
+        self.pending_bytes += added
+        self.disk_bytes += added
+        self._queued_records += at - start
+        return at
+
     def give_token(self, token: object) -> None:
         """Give the record appended last its token, which was appended without one and is still queued."""
         group = self._queue[-1]

@@ -224,6 +224,20 @@ class Journal:
         self._records_appended += 1
         self._wake_writer()
 
+    def append_each(self, kind: RecordKind, bodies: Sequence[Sequence[bytes]]) -> None:
+        """As :meth:`append_unwaited` for a record of each of these bodies. If it raises, none is queued."""
+        commit = self._running()
+        if self._failure is not None or self._closing:
+            raise self._failed_error()
+        body_bytes = [sum(map(len, buffers)) for buffers in bodies]
+        if max(body_bytes) > self._body_bytes_max:
+            raise EntryTooLargeError(
+                f"a journal record of {max(body_bytes)} bytes; the largest is {self._body_bytes_max}"
+            )
+        commit.append_each(kind, bodies, body_bytes)
+        self._records_appended += len(bodies)
+        self._wake_writer()
+
     def append_unwaited(self, kind: RecordKind, buffers: Sequence[bytes]) -> None:
         """As :meth:`append`, for a record whose outcome is not reported: it is on its way to the disk when this
         returns. Raises :class:`JournalFailedError`, with nothing queued, if the journal has failed or been closed."""
@@ -239,7 +253,7 @@ class Journal:
 
     def report_last(self, done: Callable[[BaseException | None], None]) -> None:
         """Call ``done``, as :meth:`append_then` does, when the outcome is known of all records appended so far. The
-        last of them was appended in this step of the event loop, by :meth:`append_unwaited`."""
+        last of them was appended in this step of the event loop, by :meth:`append_each`."""
         self._running().give_token(done)
 
     def append_deferred(self, kind: RecordKind, body: bytes) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
-from octavo.bookie.storage.writes import Done
+from octavo.bookie.storage.admission import Done
 from octavo.protocol.entries import verify_lone_entries
 from octavo.protocol.messages import Request
 from octavo.protocol.packs import Pack, PlainAdds

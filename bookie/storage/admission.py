@@ -6,16 +6,34 @@ reading its sockets; what has been read already is accepted nevertheless.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn
 
 import structlog
 from octavo.bookie.journal.journal import Journal, RecordKind
 from octavo.bookie.storage.cache import WriteCache
 from octavo.bookie.storage.ledger_state import BARRIER
+from octavo.protocol.entries import SealedBatch
 from octavo.protocol.errors import BookieShuttingDownError, BookieStorageError
 
 log = structlog.get_logger()
+
+
+type Done = Callable[[BaseException | None], None]
+"""Called once with an add's failure, or None when its entries are durable; it must be quick and must not raise."""
+
+
+class SlowAdd(NamedTuple):
+    """An add that waits until what is held at its ids has been looked up."""
+
+    entries: Sequence[bytes]
+    batch: SealedBatch
+    recovery: bool
+    deferred: bool
+    term: int
+    done: Done
+    cost_bytes: int
+    """Memory charged: the entries, and the joined copy of them in ``batch``."""
 
 
 class Health:

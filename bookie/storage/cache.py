@@ -5,7 +5,7 @@ frame is kept as one run over the very buffer that went to the journal. Ids are 
 the same bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from octavo.bookie.index.runs import Run, RunMap, run_bytes
 
@@ -68,6 +68,19 @@ class WriteCache:
         run_map.put(run)
         active.entry_bytes += size
         active.cost_bytes += size + RUN_COST_BYTES
+        self.is_full = active.cost_bytes >= self._due_bytes
+
+    def put_each(self, ledger_ids: Sequence[int], runs: Sequence[Run], size: int) -> None:
+        """As :meth:`put` for a run of each of these ledgers; ``size``: of all of them together."""
+        active = self.active
+        run_maps = active.ledgers
+        for ledger_id, run in zip(ledger_ids, runs, strict=True):
+            run_map = run_maps.get(ledger_id)
+            if run_map is None:
+                run_map = run_maps[ledger_id] = RunMap()
+            run_map.put(run)
+        active.entry_bytes += size
+        active.cost_bytes += size + len(runs) * RUN_COST_BYTES
         self.is_full = active.cost_bytes >= self._due_bytes
 
     def swap(self) -> Generation:

@@ -13,7 +13,8 @@ entry held (adds are then decided the slow way), never below.
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 from octavo.bookie.index.runs import Run, make_run
@@ -287,6 +288,11 @@ def encode_add_head(ledger_id: int, run: Run) -> bytes:
     sizes, ids = run.sizes, run.ids
     size = sizes if type(sizes) is int and type(ids) is range and ids.step == 1 else 0
     return _ADD_HEAD.pack(ledger_id, run.first, len(ids), size)
+
+
+def encode_lone_add_heads(ledger_ids: Iterable[int], entry_ids: Iterable[int], sizes: Iterable[int]) -> list[bytes]:
+    """As :func:`encode_add_head` for runs of one entry each."""
+    return list(map(_ADD_HEAD.pack, ledger_ids, entry_ids, repeat(1), sizes))
 
 
 def decode_add(body: bytes) -> tuple[int, Run, int]:

@@ -2,6 +2,7 @@
 LAC."""
 
 import asyncio
+from collections.abc import Iterable
 from itertools import islice
 
 from octavo.bookie.storage.damage import ID_LAST
@@ -211,6 +212,16 @@ def wake_waiters(state: LedgerState) -> None:
         over = state.fenced and term <= state.fenced_term
         if (over or state.deleted or state.lac_plus_one >= needed) and not future.done():
             future.set_result(None)
+
+
+def note_next_entries(states: Iterable[LedgerState], entry_ids: Iterable[int], lacs_plus_one: Iterable[int]) -> None:
+    """Each ledger holds an entry more, above all others of it: its id and the LAC in it."""
+    for state, entry_id, lac_plus_one in zip(states, entry_ids, lacs_plus_one, strict=True):
+        state.highest_plus_one = entry_id + 1
+        if lac_plus_one > state.lac_plus_one:
+            state.lac_plus_one = lac_plus_one
+            if state.waiters is not None:
+                wake_waiters(state)
 
 
 def apply_explicit_lac(ledger: LedgerState, sealed: bytes, lac: int) -> bool:

@@ -12,12 +12,11 @@ from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import structlog
-from octavo.bookie.index.runs import Run
+from octavo.bookie.index.runs import Run, lone_runs
 from octavo.bookie.journal.journal import Journal, RecordKind, settle_future
-from octavo.bookie.storage.admission import Admission, Health
+from octavo.bookie.storage.admission import Admission, Done, Health, SlowAdd
 from octavo.bookie.storage.background import Background
 from octavo.bookie.storage.cache import WriteCache
 from octavo.bookie.storage.ledger_state import (
@@ -25,10 +24,18 @@ from octavo.bookie.storage.ledger_state import (
     LedgerState,
     encode_add_head,
     encode_ledger_record,
+    encode_lone_add_heads,
     encode_term_fence,
     encode_trim,
 )
-from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac, is_known, is_over, wake_waiters
+from octavo.bookie.storage.ledgers import (
+    LedgerTable,
+    apply_explicit_lac,
+    is_known,
+    is_over,
+    note_next_entries,
+    wake_waiters,
+)
 from octavo.bookie.storage.reads import EntryReader, Selection
 from octavo.protocol.entries import LoneEntries, SealedBatch, verify_batch
 from octavo.protocol.errors import (
@@ -47,25 +54,11 @@ from octavo.protocol.packs import PlainAdds
 log = structlog.get_logger()
 
 
-type Done = Callable[[BaseException | None], None]
-"""Called once with an add's failure, or None when its entries are durable; it must be quick and must not raise."""
-
 _COMPARED_BYTES = 1024 * 1024
 """Held bytes read at a time to be compared with an add; at least one entry."""
 
 _LOOKUPS_AT_ONCE = 16
 """Ledgers whose slow adds are looked up at the same time: bounds the memory of what is read."""
-
-
-class _SlowAdd(NamedTuple):
-    entries: Sequence[bytes]
-    batch: SealedBatch
-    recovery: bool
-    deferred: bool
-    term: int
-    done: Done
-    cost_bytes: int
-    """Memory charged: the entries, and the joined copy of them in ``batch``."""
 
 
 class EntryWriter:
@@ -169,28 +162,37 @@ class EntryWriter:
         are refused.
 
         ``done`` is called with the indexes of the others, and makes what is called once all of these are durable."""
-        taken, left = list[int](), list[int]()
-        get, admit, append, hold = self._ledgers.get, self._admit, self._journal.append_unwaited, self._hold
-        columns = zip(*adds, *entries, strict=True)
+        taken, left, ledgers = list[int](), list[int](), list[LedgerState]()
+        get, dirty, admit = self._ledgers.get, self._ledgers.dirty, self._admit
+        columns = zip(adds.ledger_ids, adds.ledger_keys, adds.terms, entries.entry_ids, strict=True)
+        for index, (ledger_id, key, term, entry_id) in enumerate(columns):
+            ledger = get(ledger_id)
+            slow = entry_id < ledger.highest_plus_one or ledger.slow_adds is not None or ledger.dropped
+            if slow or ledger.ledger_key is None:
+                left.append(index)
+                continue
+            try:
+                admit(ledger, key, False, term)
+            except OctavoError:
+                left.append(index)
+                continue
+            dirty[ledger_id] = ledger  # from here on the table keeps this very object
+            taken.append(index)
+            ledgers.append(ledger)
+        if not ledgers:
+            return left
+        if left:
+            adds, entries = adds.only(taken), entries.only(taken)
+        runs = lone_runs(entries.entry_ids, entries.sizes, adds.entries)
+        heads = encode_lone_add_heads(adds.ledger_ids, entries.entry_ids, entries.sizes)
         try:
-            for index, (ledger_id, key, term, data, entry_id, lac_plus_one, size) in enumerate(columns):
-                ledger = get(ledger_id)
-                slow = entry_id < ledger.highest_plus_one or ledger.slow_adds is not None or ledger.dropped
-                if slow or ledger.ledger_key is None:
-                    left.append(index)
-                    continue
-                try:
-                    admit(ledger, key, False, term)
-                    run = Run(entry_id, entry_id, range(entry_id, entry_id + 1), size, data, 0)
-                    append(RecordKind.ADD, (encode_add_head(ledger_id, run), data))
-                except OctavoError:
-                    left.append(index)
-                    continue
-                taken.append(index)
-                hold(ledger, run, lac_plus_one, size)
-        finally:
-            if taken:
-                self._journal.report_last(done(taken))
+            self._journal.append_each(RecordKind.ADD, list(zip(heads, adds.entries, strict=True)))
+        except OctavoError:
+            return sorted(left + taken)
+        self._journal.report_last(done(taken))
+        self._cache.put_each(adds.ledger_ids, runs, sum(entries.sizes))
+        note_next_entries(ledgers, entries.entry_ids, entries.lacs_plus_one)
+        self._changed(ledgers[-1])
         return left
 
     def force(self, ledger_id: LedgerId, ledger_key: bytes, term: int = 0) -> asyncio.Future[None]:
@@ -316,13 +318,8 @@ class EntryWriter:
             self._journal.append_unwaited(RecordKind.ADD, record)
         else:
             self._journal.append_then(RecordKind.ADD, record, done)
-        self._hold(ledger, run, batch.last_add_confirmed_plus_one, len(data))
-        if deferred:
-            done(None)
-
-    def _hold(self, ledger: LedgerState, run: Run, lac_plus_one: int, size: int) -> None:
-        """The run is in the journal: hold it in the cache and in the state."""
-        self._cache.put(ledger.ledger_id, run, size)
+        self._cache.put(ledger.ledger_id, run, len(data))
+        lac_plus_one = batch.last_add_confirmed_plus_one
         if run.last >= ledger.highest_plus_one:
             ledger.highest_plus_one = run.last + 1
         if lac_plus_one > ledger.lac_plus_one:
@@ -330,6 +327,8 @@ class EntryWriter:
             if ledger.waiters is not None:
                 wake_waiters(ledger)
         self._changed(ledger)
+        if deferred:
+            done(None)
 
     # --- slow adds --------------------------------------------------------------------------------------------
 
@@ -344,7 +343,7 @@ class EntryWriter:
         deferred: bool = False,
         term: int = 0,
     ) -> None:
-        slow_add = _SlowAdd(entries, batch, recovery, deferred, term, done, 2 * len(batch.data))
+        slow_add = SlowAdd(entries, batch, recovery, deferred, term, done, 2 * len(batch.data))
         self._admission.charge_waiting(slow_add.cost_bytes)
         if ledger.slow_adds is not None:
             ledger.slow_adds.append(slow_add)
@@ -354,7 +353,7 @@ class EntryWriter:
         self._slow_tasks.add(task)
         task.add_done_callback(self._slow_tasks.discard)
 
-    async def _work_off(self, ledger: LedgerState, queue: deque[_SlowAdd]) -> None:
+    async def _work_off(self, ledger: LedgerState, queue: deque[SlowAdd]) -> None:
         """Decide the slow adds of a ledger one after another, and every add of the ledger that came after them."""
         while queue:
             slow_add = queue[0]
@@ -378,7 +377,7 @@ class EntryWriter:
             self._admission.release_waiting(slow_add.cost_bytes)
         ledger.slow_adds = None
 
-    def _append_missing(self, ledger: LedgerState, slow_add: _SlowAdd, missing: list[int] | None) -> None:
+    def _append_missing(self, ledger: LedgerState, slow_add: SlowAdd, missing: list[int] | None) -> None:
         """Store the entries at these positions of the frame; None: all of them, because nothing of the ledger is left.
         Not those below a trim, which count as added (rule U5). The ledger may have changed since the add was
         admitted."""
@@ -407,7 +406,7 @@ class EntryWriter:
             )
         self._append(ledger, batch, slow_add.done, deferred=slow_add.deferred)
 
-    async def _missing(self, ledger: LedgerState, slow_add: _SlowAdd) -> list[int]:
+    async def _missing(self, ledger: LedgerState, slow_add: SlowAdd) -> list[int]:
         """Positions in the frame to be stored: not held, or held in a copy that does not verify. Nothing is looked up
         below a trim.
 

@@ -187,6 +187,16 @@ async def test_a_body_over_the_limit_is_refused_and_the_largest_is_taken() -> No
     await journal.close()
 
 
+async def test_of_bodies_that_are_queued_together_none_is_if_one_is_over_the_limit() -> None:
+    journal, _ = await started(MemoryFileSystem())
+    with pytest.raises(EntryTooLargeError):
+        journal.append_each(RecordKind.ADD, [[b"small"], [b"head", bytes(TINY.body_bytes_max - 3)]])
+    assert journal.pending_bytes == 0
+    journal.append_each(RecordKind.ADD, [[b"small"], [b"head", bytes(TINY.body_bytes_max - 4)]])
+    assert journal.pending_bytes > TINY.body_bytes_max
+    await journal.close()
+
+
 async def test_close_flushes_what_is_pending_and_refuses_what_comes_later() -> None:
     filesystem = MemoryFileSystem()
     journal, _ = await started(filesystem)

@@ -124,6 +124,42 @@ def test_a_segment_that_is_full_to_its_last_page_still_takes_the_record_that_end
     assert groups[2].end.offset == SEGMENT_BYTES
 
 
+def drained(commit: GroupCommit) -> list[object]:
+    """Everything that is queued, and where it is to be written."""
+    groups: list[object] = [commit.position, commit.pending_bytes, commit.pending_records, commit.disk_bytes]
+    while commit.waiting:
+        group = commit.take()
+        records = [(one.offset, one.kind, one.body_bytes, one.buffers, one.token) for one in group.records]
+        groups.append((group.segment, group.offset, group.size, group.disk_bytes, records))
+        commit.settle()
+    return groups
+
+
+@given(
+    before=st.lists(st.integers(0, 9000), max_size=3),
+    sizes=st.lists(st.one_of(st.integers(0, 300), st.integers(0, 9000)), min_size=1, max_size=40),
+    group_bytes_max=st.sampled_from([100, 2000, 20_000, 8 << 20]),
+    group_records_max=st.sampled_from([1, 3, 4096]),
+)
+def test_records_that_are_queued_together_go_where_they_would_go_one_by_one(
+    before: list[int], sizes: list[int], group_bytes_max: int, group_records_max: int
+) -> None:
+    found = []
+    for together in (False, True):
+        commit = commit_with(group_bytes_max=group_bytes_max, group_records_max=group_records_max)
+        for size in before:
+            append(commit, size)
+        if together:
+            commit.append_each(RecordKind.ADD, [[bytes(size)] for size in sizes], sizes)
+            commit.check_invariants()
+        else:
+            for size in sizes:
+                append(commit, size)
+        commit.give_token("the last one")
+        found.append(drained(commit))
+    assert found[1] == found[0]
+
+
 def test_failing_gives_all_tokens_back_in_order() -> None:
     commit = commit_with(group_records_max=1)
     for token in "abc":

@@ -15,8 +15,8 @@ from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.request_counts import RequestCounts
+from octavo.bookie.storage.admission import Done
 from octavo.bookie.storage.storage import Storage, StorageSettings
-from octavo.bookie.storage.writes import Done
 from octavo.protocol.entries import verify_lone_entries
 from octavo.protocol.errors import (
     BookieReadOnlyError,
@@ -249,12 +249,14 @@ async def test_a_long_poll_is_answered_when_its_ledger_has_grown() -> None:
         assert await client.ask_pack(*adds(LEDGERS, 0)) == [None] * len(LEDGERS)
         waiting = asyncio.ensure_future(follower.ask(ReadLac(3, b"", ReadFlag.NONE, 0, None, 60_000, 0, 0)))
         await eventually(lambda: sum(one.long_polls for one in bookie.service.connections) == 1)
+        began_at = asyncio.get_running_loop().time()
         grown: list[Request] = [add(one, seal(one, 1, [b"x"], lac=0)) for one in LEDGERS]
         assert await client.ask_pack(*grown) == [None] * len(LEDGERS)
         async with asyncio.timeout(WAIT_SECONDS):
             answer = await waiting
         assert isinstance(answer, LacAnswer)
         assert answer.entry == seal(3, 1, [b"x"], lac=0)[0]
+        assert asyncio.get_running_loop().time() - began_at < 30, "answered when the poll was over"
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -378,6 +380,18 @@ async def test_what_was_reported_durable_survives_a_crash(checkpoint: bool) -> N
     storage = await opened(filesystem.after_crash(1))
     assert await all_held(storage) == [ledger.entries(range(6)) for ledger in SCRIPTS]
     assert [storage.ledgers.get(ledger.ledger_id).highest_plus_one for ledger in SCRIPTS] == [6] * len(SCRIPTS)
+    await storage.close()
+
+
+async def test_what_is_held_is_known_although_there_is_no_room_for_the_states_of_all_ledgers() -> None:
+    storage = await opened(MemoryFileSystem())
+    await begun(storage)
+    await storage.checkpoint()  # from here on nothing keeps the states
+    for other in range(5000, 5010):
+        storage.ledgers.get(other)
+    assert add_to_each(storage, 1, Outcome()) == []
+    assert [storage.ledgers.get(ledger.ledger_id).highest_plus_one for ledger in SCRIPTS] == [2] * len(SCRIPTS)
+    assert add_to_each(storage, 1, Outcome()) == list(range(len(SCRIPTS)))
     await storage.close()
 
 
