@@ -41,6 +41,7 @@ from octavo.client.log.seam.pacing import TakeoverPacing
 from octavo.client.new_ledger import new_metadata
 from octavo.client.options import ClientOptions
 from octavo.client.pending_creations import Creations, delete_created
+from octavo.client.read.feeds import Feeds
 from octavo.client.read.opening import open_reader
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader
@@ -123,6 +124,7 @@ class Client(LogFace, Closable):
         )  # fmt: skip
         self._writer_tools = tools = WriterTools(store, self._pool, self._placer, options, self._wall_clock)
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
+        self._feeds = Feeds(self._pool, options, self._blame, self._rng.random)
         self._ender = Ender(
             store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng,
             wall_clock=self._wall_clock, client_name=client_name,
@@ -585,7 +587,7 @@ class Client(LogFace, Closable):
     async def _reader(self, source: TermSource, secrets: LedgerSecrets) -> LedgerReader:
         self._check_open()
         return await open_reader(
-            source, secrets, pool=self._pool, options=self._options, blame=self._blame,
+            source, secrets, pool=self._pool, options=self._options, blame=self._blame, feeds=self._feeds,
             draw=self._rng.random, on_made=self._note_reader, on_close=self._forget_reader,
         )  # fmt: skip
 

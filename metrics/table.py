@@ -49,7 +49,7 @@ def _histogram(name: str, text: str, *labels: str, **values: str) -> Metric:
     return Metric(name, Kind.HISTOGRAM, text, labels, values or None)
 
 
-_OPS = "add, read, read_lac, write_lac, force, list_entries, info, ping, missing, authenticate"
+_OPS = "add, read, read_lac, write_lac, force, list_entries, info, ping, missing, authenticate, subscribe"
 
 # --- bookie: requests -------------------------------------------------------------------------------------------------
 
@@ -65,12 +65,13 @@ REQUEST_SECONDS = _histogram(
 )  # fmt: skip
 ENTRIES_ADDED = _counter("octavo_bookie_entries_added_total", "Entries in the adds that the bookie accepted")
 ADDED_BYTES = _counter("octavo_bookie_added_bytes_total", "Bytes of the sealed entries in these adds")
-ENTRIES_READ = _counter("octavo_bookie_entries_read_total", "Entries in answers to reads")
+ENTRIES_READ = _counter("octavo_bookie_entries_read_total", "Entries in answers to reads, and in pushes")
 READ_BYTES = _counter("octavo_bookie_read_bytes_total", "Bytes of the sealed entries in answers to reads")
 REQUESTS_OUTSTANDING = _gauge(
     "octavo_bookie_requests_outstanding", "Requests without an answer yet, without long polls that wait"
 )
 LONG_POLLS = _gauge("octavo_bookie_long_polls", "Long polls that wait for a ledger to grow")
+SUBSCRIPTIONS = _gauge("octavo_bookie_subscriptions", "Subscriptions of clients to ledgers")
 DUPLICATES_REFUSED = _counter(
     "octavo_bookie_duplicates_refused_total",
     "Entries refused because the bookie holds other bytes under the same id (rule W11)",
@@ -108,7 +109,7 @@ AUDIT_LOST = _counter("octavo_bookie_audit_lost_total", "Lines of the audit log 
 CLIENT_REFUSALS = _counter(
     "octavo_bookie_client_refusals_total",
     "Connections and requests refused because their client had reached its limit", "limit",
-    limit="connections, new_ledgers, held, long_polls",
+    limit="connections, new_ledgers, held, long_polls, subscriptions",
 )  # fmt: skip
 THROTTLED_SECONDS = _counter(
     "octavo_bookie_clients_throttled_seconds_total",
@@ -300,7 +301,7 @@ PROCESS_MAX_FDS = _gauge("process_max_fds", "Limit of open file descriptors")
 BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
     "Requests and connections": (
         REQUESTS, REQUEST_SECONDS, ENTRIES_ADDED, ADDED_BYTES, ENTRIES_READ, READ_BYTES, REQUESTS_OUTSTANDING,
-        LONG_POLLS, DUPLICATES_REFUSED, FENCES, CONNECTIONS, CONNECTIONS_REFUSED, PROTOCOL_ERRORS,
+        LONG_POLLS, SUBSCRIPTIONS, DUPLICATES_REFUSED, FENCES, CONNECTIONS, CONNECTIONS_REFUSED, PROTOCOL_ERRORS,
     ),
     "Security": (
         CERTIFICATE_EXPIRY_SECONDS, TLS_HANDSHAKES, DENIED, CLIENT_REFUSALS, THROTTLED_SECONDS, AUDIT_LINES, AUDIT_LOST,

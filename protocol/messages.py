@@ -83,6 +83,8 @@ class Op(enum.IntEnum):
     MISSING = 9
     AUTHENTICATE = 10
     PACK = 11
+    SUBSCRIBE = 12
+    PUSH = 13
     ERROR = 127
 
 
@@ -336,6 +338,24 @@ class LacWritten(Reply):
     """The LAC has been applied."""
 
 
+@_message(Op.SUBSCRIBE, _ID, _ID, _KEY, _TERM, _ID, fields.optional(_ID))
+class Subscribe(Request):
+    """Set subscription number ``subscription`` of the connection (:mod:`octavo.protocol.pushes`): what moves in this
+    term is pushed, and entries from ``first`` on up to ``credit_bytes`` in all. None: the subscription ends."""
+
+    subscription: int
+    ledger_id: int
+    ledger_key: bytes
+    term: int
+    first: int
+    credit_bytes: int | None
+
+
+@_message(Op.SUBSCRIBE)
+class Subscribed(Reply):
+    """The subscription has been set."""
+
+
 @_message(Op.FORCE, _ID, _KEY, _TERM, fields.runs)
 class Force(Request):
     """Make deferred adds of these ids durable. Needs the key, and :data:`CAPABILITY_DEFERRED_SYNC`. With a term above 0
@@ -437,7 +457,7 @@ class Pong(Reply):
 
 REQUESTS: dict[int, type[Request]] = {
     int(request.op): request
-    for request in (Add, Read, ReadLac, WriteLac, Force, ListEntries, Info, Ping, Missing, Authenticate)
+    for request in (Add, Read, ReadLac, WriteLac, Force, ListEntries, Info, Ping, Missing, Authenticate, Subscribe)
 }
 """Op -> request, without the hello, which is only sent once per connection."""
 
@@ -454,6 +474,7 @@ REPLIES: dict[int, type[Reply]] = {
         Pong,
         MissingAnswer,
         AuthenticateAnswer,
+        Subscribed,
     )
 }
 """Op -> reply."""

@@ -37,6 +37,7 @@ from octavo.protocol.messages import (
     Op,
     Reply,
     Request,
+    Subscribed,
 )
 
 CAPABILITY_PACKS: Final = "packs"
@@ -46,6 +47,7 @@ USUAL: Final[Mapping[int, Reply]] = {
     int(Op.ADD): Added(),
     int(Op.WRITE_LAC): LacWritten(),
     int(Op.FORCE): Forced(),
+    int(Op.SUBSCRIBE): Subscribed(),
 }
 """Operation -> its answer. Only these operations may be in a pack."""
 

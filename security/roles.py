@@ -20,6 +20,7 @@ from octavo.protocol.messages import (
     ReadFlag,
     ReadLac,
     Request,
+    Subscribe,
     WriteLac,
 )
 
@@ -68,6 +69,7 @@ _ALWAYS: Final[Mapping[type[Request], Right | None]] = {
     WriteLac: Right.WRITE,
     Force: Right.WRITE,
     Missing: Right.REPAIR,
+    Subscribe: Right.READ,
 }
 """Requests whose flags do not matter; None: everyone may, also before authentication."""
 

@@ -70,6 +70,7 @@ def _requests(ready: ReadyBookie) -> Iterator[Sample]:
     connections = list(service.connections)
     yield Sample(table.REQUESTS_OUTSTANDING, sum(connection.outstanding for connection in connections))
     yield Sample(table.LONG_POLLS, sum(connection.long_polls for connection in connections))
+    yield Sample(table.SUBSCRIPTIONS, sum(connection.subscriptions for connection in connections))
     kinds = Counter((connection.uses_tls, connection.principal is not None) for connection in connections)
     for tls, known in itertools.product((True, False), repeat=2):
         yield Sample(table.CONNECTIONS, kinds[tls, known], ("yes" if tls else "no", "yes" if known else "no"))

@@ -9,8 +9,9 @@ belongs to the client of its address. What a client has of the limits is shared 
 * **Turns**: in one turn of the event loop a client has :data:`FRAMES_PER_TURN_MAX` frames served (a pack counts as
   many as it has requests), over all of its connections, which take turns. The rest waits for the next turn, in which
   other clients, timers and the bookie's own work come first (rule B12).
-* **Held requests**: those that wait for an answer of the metadata store, and long polls. Beyond the bounds further ones
-  are refused with :class:`BookieOverloadedError`; the client's other requests, and other clients, go on (rule B13).
+* **Held requests**: those that wait for an answer of the metadata store, long polls, and subscriptions. Beyond the
+  bounds they are refused with :class:`BookieOverloadedError`; the client's other requests, and other clients, go on
+  (rule B13).
 * **New ledgers**: the first add, LAC or fence of a ledger that is new here. Beyond the limit it is refused with
   :class:`BookieOverloadedError`, which writers repeat after a pause; the ledgers that the bookie knows go on.
 
@@ -24,7 +25,7 @@ from typing import Final, Protocol
 from octavo.bookie.server.limits import ClientLimits
 from octavo.protocol.errors import BookieOverloadedError
 
-LIMITS: Final = ("connections", "new_ledgers", "held", "long_polls")
+LIMITS: Final = ("connections", "new_ledgers", "held", "long_polls", "subscriptions")
 """The limits that refuse something."""
 
 FRAMES_PER_TURN_MAX: Final = 256
@@ -44,6 +45,10 @@ to keep its registration, never waits behind more."""
 
 LONG_POLLS_MAX: Final = 32_768
 """Long polls of one client, over all of its connections. Each takes about 4 KB."""
+
+SUBSCRIPTIONS_MAX: Final = 65_536
+"""Subscriptions of one client, over all of its connections. Each takes about 1 KB, with the state of its ledger, which
+stays in memory."""
 
 _IDLE_CLIENTS_MAX = 10_000
 """Clients without connections that are remembered, the latest ones: a client that connects again finds its debts."""
@@ -108,6 +113,8 @@ class Client:
         """Held while the metadata store is asked for a held request."""
         self.long_polls = 0
         """Long polls that wait, over all connections."""
+        self.subscriptions = 0
+        """Subscriptions, over all connections."""
         limits = clients.limits
         self._clients = clients
         self._loop = asyncio.get_running_loop()
@@ -188,6 +195,20 @@ class Client:
     def end_long_poll(self) -> None:
         """It is answered, or its connection is lost."""
         self.long_polls -= 1
+
+    def begin_subscription(self) -> None:
+        """A subscription begins; :meth:`end_subscriptions` ends it. Raises :class:`BookieOverloadedError`."""
+        if self.subscriptions >= SUBSCRIPTIONS_MAX:
+            self._clients.refused["subscriptions"] += 1
+            raise BookieOverloadedError(
+                f"{self.name} has {SUBSCRIPTIONS_MAX} subscriptions on this bookie, and may have no more",
+                may_have_happened=False,
+            )
+        self.subscriptions += 1
+
+    def end_subscriptions(self, number: int) -> None:
+        """As many have ended, or their connection is lost."""
+        self.subscriptions -= number
 
     def charge_new_ledger(self) -> None:
         """The client brings a ledger that is new here. Raises :class:`BookieOverloadedError`."""

@@ -20,7 +20,7 @@ from octavo.bookie.memory.answer_memory import AnswerQueue
 from octavo.bookie.server.access import Gate
 from octavo.bookie.server.clients import Client
 from octavo.bookie.server.held import HeldRequests
-from octavo.bookie.server.lookups import Lookups
+from octavo.bookie.server.lookups import Lookup, Lookups
 from octavo.bookie.server.packed_requests import PackedRequests
 from octavo.bookie.server.questions import Question, Questions
 from octavo.bookie.server.replies import Replies
@@ -59,13 +59,9 @@ from octavo.protocol.messages import (
     Info,
     InfoAnswer,
     LacWritten,
-    ListEntries,
-    Missing,
     Op,
     Ping,
     Pong,
-    Read,
-    ReadLac,
     Reply,
     Request,
     UnknownOperationError,
@@ -78,13 +74,20 @@ from octavo.protocol.messages import (
 )
 from octavo.protocol.packs import CAPABILITY_PACKS, decode_pack, is_pack
 from octavo.protocol.places import check_places
+from octavo.protocol.pushes import CAPABILITY_SUBSCRIPTIONS
 from octavo.security import forks
 from octavo.security.names import names_of
 from octavo.security.tls_session import TlsSession
 
 log = structlog.get_logger("octavo.bookie")
 
-CAPABILITIES = (CAPABILITY_REPAIR, CAPABILITY_DEFERRED_SYNC, CAPABILITY_TERMS, CAPABILITY_PACKS)
+CAPABILITIES = (
+    CAPABILITY_REPAIR,
+    CAPABILITY_DEFERRED_SYNC,
+    CAPABILITY_TERMS,
+    CAPABILITY_PACKS,
+    CAPABILITY_SUBSCRIPTIONS,
+)
 """What this bookie understands beyond the protocol's version."""
 
 STRANGER_FRAME_BYTES_MAX = 64 * 1024
@@ -142,6 +145,11 @@ class Connection(asyncio.Protocol):
     def long_polls(self) -> int:
         """Long polls that wait for a ledger to grow."""
         return self._lookups.long_polls
+
+    @property
+    def subscriptions(self) -> int:
+        """Subscriptions of the client to ledgers."""
+        return len(self._lookups.subscriptions)
 
     @property
     def unsent_bytes(self) -> int:
@@ -222,6 +230,7 @@ class Connection(asyncio.Protocol):
         self._answers.close()
         self._frames.leave(self)
         self._replies.cancel()
+        self._lookups.subscriptions.close()
         self._service.connections.pop(self, None)
         self._service.request_finished()
         if exc is not None:
@@ -402,10 +411,8 @@ class Connection(asyncio.Protocol):
     def _dispatch(self, request_id: int, request: Request) -> None:
         if type(request) is Add:
             self._add(request_id, request)
-        elif type(request) is Read:
-            self._lookups.read(request_id, request)
-        elif type(request) is ReadLac:
-            self._lookups.read_lac(request_id, request)
+        elif isinstance(request, Lookup):
+            self._lookups.serve(request_id, request)
         elif type(request) is WriteLac:
             lac = verify_explicit_lac(LedgerId(request.ledger_id), request.sealed)
             self._storage.writer.write_lac(LedgerId(request.ledger_id), request.ledger_key, request.sealed, lac)
@@ -415,10 +422,6 @@ class Connection(asyncio.Protocol):
                 check_places(request.term, request.ids[0][0], request.ids[-1][1])
             durable = self._storage.writer.force(LedgerId(request.ledger_id), request.ledger_key, request.term)
             self._replies.start(request_id, request.op, self._forced(durable), self._replies.began_at)
-        elif type(request) is ListEntries:
-            self._lookups.list_entries(request_id, request)
-        elif type(request) is Missing:
-            self._lookups.missing(request_id, request)
         elif type(request) is Info:
             self._replies.start(request_id, request.op, self._info(), self._replies.began_at)
         elif type(request) is Ping:
@@ -564,6 +567,7 @@ class Connection(asyncio.Protocol):
         """Send what is queued, then close."""
         if not self._closing:
             self._closing = True
+            self._lookups.subscriptions.close()
             self._replies.close()
             self._service.request_finished()
             self._backlog.clear()

@@ -1,4 +1,5 @@
-"""The requests of one connection that look something up: READ, READ_LAC with its long polls, LIST_ENTRIES, MISSING.
+"""The requests of one connection that look something up: READ, READ_LAC with its long polls, SUBSCRIBE, LIST_ENTRIES,
+MISSING.
 
 A private ledger is read with its key, or by a repair (rule S3). That is checked on arrival, and again when the answer
 is made: a reader may wait for a ledger that becomes private with its first add. Where the bookie may have lost
@@ -15,6 +16,7 @@ import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from octavo.bookie.memory.answer_budget import Grant
 from octavo.bookie.memory.answer_memory import AnswerQueue, Demand
@@ -32,11 +34,17 @@ from octavo.bookie.server.ledger_privacy import PrivacyUnknownError
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
+from octavo.bookie.server.subscriptions import Subscriptions
 from octavo.protocol.entries import SEALED_BYTES_MAX
 from octavo.protocol.errors import BookieOverloadedError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.limits import LONG_POLLS_PER_CONNECTION_MAX
-from octavo.protocol.messages import ListEntries, Missing, Op, Read, ReadFlag, ReadLac, Reply
+from octavo.protocol.messages import ListEntries, Missing, Op, Read, ReadFlag, ReadLac, Reply, Subscribe, Subscribed
+
+type _Readable = Read | ReadLac | ListEntries | Missing | Subscribe
+
+Lookup: Final = (Read, ReadLac, ListEntries, Missing, Subscribe)
+"""The requests that are served here."""
 
 
 class LedgerKeyUnverifiedError(UnauthorizedError):
@@ -80,10 +88,30 @@ class Lookups:
         self._storage = service.storage
         self._traffic = service.traffic
         self._repair_reads = service.repair_reads
+        self.subscriptions = Subscriptions(
+            service.storage.reader, replies, answers, service.traffic, check=self._check_readable, client=client
+        )
         self.long_polls = 0
         """Long polls that wait, or whose answer is being looked up."""
 
-    def read(self, request_id: int, request: Read) -> None:
+    def serve(self, request_id: int, request: _Readable) -> None:
+        """Serve a request. Raises :class:`UnauthorizedError`, :class:`NoSuchLedgerError`,
+        :class:`BookieOverloadedError`."""
+        if isinstance(request, Read):
+            self._read_entries(request_id, request)
+        elif isinstance(request, ReadLac):
+            self._read_lac(request_id, request)
+        elif isinstance(request, Subscribe):
+            self._subscribe(request_id, request)
+        else:
+            self._check_readable(request)
+            bytes_max = LIST_BYTES_MAX if isinstance(request, ListEntries) else MISSING_BYTES_MAX
+            demand = Demand(0, entry_bytes_min=0, other_bytes=bytes_max)
+            self._look_up(request_id, request.op, demand, partial(self._list, request))
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _read_entries(self, request_id: int, request: Read) -> None:
         """Entries. Raises :class:`UnauthorizedError`, :class:`NoSuchLedgerError`."""
         if request.flags == ReadFlag.REPAIR:
             self._check_readable(request)
@@ -94,19 +122,7 @@ class Lookups:
         durable = self._fence_or_check(request)
         self._look_up(request_id, request.op, Demand(request.bytes_max), partial(self._read, request), durable)
 
-    def list_entries(self, request_id: int, request: ListEntries) -> None:
-        """The ids held. Raises :class:`NoSuchLedgerError`, :class:`UnauthorizedError`."""
-        self._check_readable(request)
-        demand = Demand(0, entry_bytes_min=0, other_bytes=LIST_BYTES_MAX)
-        self._look_up(request_id, request.op, demand, partial(self._list_entries, request))
-
-    def missing(self, request_id: int, request: Missing) -> None:
-        """The ids that are not held. Raises :class:`NoSuchLedgerError`."""
-        self._check_readable(request)
-        demand = Demand(0, entry_bytes_min=0, other_bytes=MISSING_BYTES_MAX)
-        self._look_up(request_id, request.op, demand, partial(self._missing, request))
-
-    def read_lac(self, request_id: int, request: ReadLac) -> None:
+    def _read_lac(self, request_id: int, request: ReadLac) -> None:
         """The last add confirmed, now or when it has risen. Raises :class:`UnauthorizedError`,
         :class:`BookieOverloadedError`, :class:`NoSuchLedgerError`."""
         durable = self._fence_or_check(request)
@@ -124,7 +140,15 @@ class Lookups:
         task = self._replies.start(request_id, request.op, self._long_poll(request, turn), None)
         task.add_done_callback(lambda _task: self._long_poll_finished(turn, client))
 
-    # --- inside ------------------------------------------------------------------------------------------------
+    def _subscribe(self, request_id: int, request: Subscribe) -> None:
+        """Set or end a subscription. Raises :class:`UnauthorizedError`, :class:`BookieOverloadedError`,
+        :class:`NoSuchLedgerError`."""
+        if request.credit_bytes is None:
+            self.subscriptions.end(request.subscription)
+        else:
+            self._check_readable(request)
+            self.subscriptions.set(request)
+        self._replies.finish(Subscribed(), request_id)
 
     def _look_up(
         self,
@@ -152,7 +176,7 @@ class Lookups:
         self._check_readable(request)
         return self._fence(request) if request.flags & ReadFlag.FENCE else None
 
-    def _check_readable(self, request: Read | ReadLac | ListEntries | Missing) -> None:
+    def _check_readable(self, request: _Readable) -> None:
         """Raise :class:`NoSuchLedgerError` for a deleted ledger, :class:`UnauthorizedError` unless a private one may be
         read with this request (rule S3), :class:`PrivacyUnknownError` if the metadata must tell first whether it is."""
         ledger_id = LedgerId(request.ledger_id)
@@ -164,7 +188,7 @@ class Lookups:
             return
         if not private:
             raise PrivacyUnknownError(ledger_id)
-        key = request.ledger_key if isinstance(request, Read | ReadLac) else b""
+        key = request.ledger_key if isinstance(request, Read | ReadLac | Subscribe) else b""
         if key and pinned is not None and hmac.compare_digest(pinned, key):
             return
         if pinned is not None or not key:
@@ -179,11 +203,13 @@ class Lookups:
     def _principal(self) -> str | None:
         return self._gate.name if self._gate is not None else None
 
-    def _is_of_repair(self, request: Read | ReadLac | ListEntries | Missing) -> bool:
+    def _is_of_repair(self, request: _Readable) -> bool:
         if self._gate is not None:
             return self._gate.may_repair
         # A bookie that asks no client who it is cannot tell a repair from a client that says that it is one.
-        return not isinstance(request, Read | ReadLac) or bool(request.flags & ReadFlag.REPAIR)
+        if isinstance(request, Read | ReadLac):
+            return bool(request.flags & ReadFlag.REPAIR)
+        return not isinstance(request, Subscribe)
 
     def _fence(self, request: Read | ReadLac) -> asyncio.Future[None]:
         """Takes effect here, in the order of arrival; done once it is durable (rule F2)."""
@@ -217,11 +243,10 @@ class Lookups:
         self._repair_reads.count(sum(map(len, answer.entries)))
         return answer
 
-    async def _list_entries(self, request: ListEntries, _bytes_max: int) -> Reply:
-        self._check_readable(request)
-        return await answer_list_entries(self._storage.reader, request)
-
-    async def _missing(self, request: Missing, _bytes_max: int) -> Reply:
+    async def _list(self, request: ListEntries | Missing, _bytes_max: int) -> Reply:
+        if isinstance(request, ListEntries):
+            self._check_readable(request)
+            return await answer_list_entries(self._storage.reader, request)
         answer = await answer_missing(self._storage.reader, request)
         # What is not missing counts as a copy (rule I9), and an add may have been accepted and not synced yet.
         await self._storage.writer.sync_accepted()

@@ -11,13 +11,16 @@ from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.service import BookieService
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import LedgerId
-from octavo.protocol.messages import Add, Force, ListEntries, Missing, Read, ReadLac, Request, WriteLac
+from octavo.protocol.messages import Add, Force, ListEntries, Missing, Read, ReadLac, Request, Subscribe, WriteLac
 
 type Question = Callable[[], Awaitable[None]]
 """Returns when the request may be tried again; what it raises refuses the request."""
 
 QUESTIONS_MAX: Final = 3
 """Most questions for one request: one of each."""
+
+
+_NAMES_A_LEDGER: Final = (Add, Read, ReadLac, WriteLac, Force, ListEntries, Missing, Subscribe)
 
 
 class Questions:
@@ -45,12 +48,12 @@ class Questions:
     async def _check_revival(self, request: Request, refusal: NoSuchLedgerError) -> None:
         """The request has reached a deleted ledger: it is refused only if the metadata do not have the ledger either
         (rule B5)."""
-        assert isinstance(request, Add | Read | ReadLac | WriteLac | Force | ListEntries | Missing), "they name it"
+        assert isinstance(request, _NAMES_A_LEDGER), "they name it"
         if not await self._service.revive(LedgerId(request.ledger_id)):
             raise refusal
 
     async def _check_existence(self, request: Request, new_ledgers: NewLedgers) -> None:
-        assert isinstance(request, Add | Read | ReadLac | WriteLac), "only these bring the key of a ledger"
+        assert isinstance(request, Add | Read | ReadLac | WriteLac | Subscribe), "only these bring the key of a ledger"
         ledger_id = LedgerId(request.ledger_id)
         await new_ledgers.verify(ledger_id, request.ledger_key)
         if self._storage.ledgers.is_deleted(ledger_id):
@@ -58,5 +61,5 @@ class Questions:
 
     async def _learn_privacy(self, request: Request) -> None:
         """The request reads a ledger of which the bookie may have lost that it is private (rule S3)."""
-        assert isinstance(request, Read | ReadLac | ListEntries | Missing), "they read it"
+        assert isinstance(request, Read | ReadLac | ListEntries | Missing | Subscribe), "they read it"
         await self._service.privacy.learn(LedgerId(request.ledger_id))

@@ -12,7 +12,7 @@ from octavo.metrics.histogram import Histogram
 from octavo.protocol.errors import ERROR_CODES, OctavoError, code_of
 from octavo.protocol.messages import Op
 
-SERVED_OPS: Final[tuple[Op, ...]] = tuple(op for op in Op if op not in {Op.HELLO, Op.PACK, Op.ERROR})
+SERVED_OPS: Final[tuple[Op, ...]] = tuple(op for op in Op if op not in {Op.HELLO, Op.PACK, Op.PUSH, Op.ERROR})
 """The operations that clients can ask for. The requests of a pack are counted each for itself."""
 
 CODE_OK = "ok"

@@ -80,6 +80,10 @@ class ServedConnection(Protocol):
         """Long polls that wait for a ledger to grow."""
 
     @property
+    def subscriptions(self) -> int:
+        """Subscriptions of the client to ledgers."""
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes of answers that the client has not taken yet."""
 

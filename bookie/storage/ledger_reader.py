@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 
 from octavo.bookie.storage.admission import Health
 from octavo.bookie.storage.damage import ID_LAST
-from octavo.bookie.storage.ledger_state import LedgerState
-from octavo.bookie.storage.ledgers import LedgerTable, add_waiter, is_known, is_over
+from octavo.bookie.storage.ledger_state import Follower, LedgerState
+from octavo.bookie.storage.ledgers import LedgerTable, add_follower, add_waiter, is_known, is_over, remove_follower
 from octavo.bookie.storage.reads import Amount, EntryReader, ReadResult
 from octavo.bookie.storage.settings import LacView
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import BookieInDoubtError, BookieStorageError, NoSuchLedgerError
 from octavo.protocol.held_entries import Holdings
 from octavo.protocol.ids import LedgerId
-from octavo.protocol.places import place
+from octavo.protocol.places import last_place, place
 
 
 class LedgerReader:
@@ -146,6 +146,28 @@ class LedgerReader:
         :meth:`Health.check_usable`."""
         self._health.check_usable()
         return add_waiter(self._not_deleted(ledger_id), above, term)
+
+    def follow(self, ledger_id: LedgerId, follower: Follower) -> None:
+        """Tell the follower of each change from now on, until :meth:`unfollow`."""
+        add_follower(self._not_deleted(ledger_id), follower)
+
+    def unfollow(self, ledger_id: LedgerId, follower: Follower) -> None:
+        """Tell it no more. For a deleted ledger, too."""
+        remove_follower(self._ledgers.get(ledger_id), follower)
+
+    def highest(self, ledger_id: LedgerId, term: int) -> int | None:
+        """No entry that is held has a higher id, none of ``term`` where it is above 0; None when there is none."""
+        highest = _highest(self._not_deleted(ledger_id))
+        return highest if highest is None or not term else min(highest, last_place(term))
+
+    def latest(
+        self, ledger_id: LedgerId, first: int, last: int, *, entries_max: int, bytes_max: int
+    ) -> list[bytes] | None:
+        """Entries from ``first`` on, as many as fit, but one at least; None unless all of ``first..last`` are in
+        memory. The usual case of a follower, without a step in the index."""
+        if first < self._not_deleted(ledger_id).first_kept:
+            return None
+        return self._entries.latest(ledger_id, first, last, entries_max=entries_max, bytes_max=bytes_max)
 
     def private_key(self, ledger_id: LedgerId) -> tuple[bool, bytes | None]:
         """Whether the ledger is private, and the key pinned here, which its reads need then; None: none is pinned, as

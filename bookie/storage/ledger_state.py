@@ -15,7 +15,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from octavo.bookie.index.runs import Run, make_run
 from octavo.protocol.entries import SEALED_BYTES_MIN, header_of, sealed_bytes
@@ -30,6 +30,14 @@ _FIRST_KEPT = struct.Struct(">Q")
 _FENCED, _HAS_KEY, _DELETED, _IN_DOUBT, _DROPPED, _PRIVATE, _TRIMMED, _PUBLIC = 1, 2, 4, 8, 16, 32, 64, 128
 
 
+class Follower(Protocol):
+    """Follows a ledger: a subscription."""
+
+    def moved(self) -> None:
+        """An entry or a LAC has come, a term is over, or the ledger is deleted. May be called in the middle of a
+        change: the state is looked at later."""
+
+
 class LedgerState:
     """One ledger in memory. Mutable; its owner marks it dirty when it changes."""
 
@@ -40,6 +48,7 @@ class LedgerState:
         "fenced",
         "fenced_term",
         "first_kept",
+        "followers",
         "highest_plus_one",
         "in_doubt",
         "lac_plus_one",
@@ -80,8 +89,20 @@ class LedgerState:
         """The sealed explicit LAC with the highest LAC (rule W2)."""
         self.waiters: Any = None
         """Futures of requests that wait until the LAC rises. Not part of the state."""
+        self.followers: dict[Follower, None] | None = None
+        """They are told of each change. Not part of the state."""
         self.slow_adds: Any = None
         """Adds that wait for a look-up, in order. Not part of the state."""
+
+    @property
+    def is_waited_on(self) -> bool:
+        """Whether something relies on this very object."""
+        return bool(self.waiters) or self.slow_adds is not None or self.followers is not None
+
+    def tell_followers(self) -> None:
+        """Something of the ledger has changed."""
+        for follower in self.followers or ():
+            follower.moved()
 
     @property
     def last_add_confirmed(self) -> int | None:

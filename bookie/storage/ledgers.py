@@ -7,6 +7,7 @@ from itertools import islice
 
 from octavo.bookie.storage.damage import ID_LAST
 from octavo.bookie.storage.ledger_state import (
+    Follower,
     LedgerState,
     PackedStates,
     first_kept_in,
@@ -150,7 +151,7 @@ class LedgerTable:
     def _evict(self) -> None:
         for ledger_id in list(islice(self._hot, _EVICTED_AT_ONCE)):
             state = self._hot.pop(ledger_id)
-            if state.waiters or state.slow_adds is not None or ledger_id in self.dirty or ledger_id in self.committing:
+            if state.is_waited_on or ledger_id in self.dirty or ledger_id in self.committing:
                 self._hot[ledger_id] = state  # to the end, with those used last
 
     @property
@@ -207,7 +208,8 @@ def add_waiter(state: LedgerState, above: int | None, term: int) -> "asyncio.Fut
 
 def wake_waiters(state: LedgerState) -> None:
     """Wake the requests that waited for what has happened: the LAC has risen, the ledger is deleted, or the term that
-    they follow is over."""
+    they follow is over. Tell the followers of it."""
+    state.tell_followers()
     for future, (needed, term) in list((state.waiters or {}).items()):
         over = state.fenced and term <= state.fenced_term
         if (over or state.deleted or state.lac_plus_one >= needed) and not future.done():
@@ -222,6 +224,23 @@ def note_next_entries(states: Iterable[LedgerState], entry_ids: Iterable[int], l
             state.lac_plus_one = lac_plus_one
             if state.waiters is not None:
                 wake_waiters(state)
+        if state.followers is not None:
+            state.tell_followers()
+
+
+def add_follower(state: LedgerState, follower: Follower) -> None:
+    """The follower is told of each change from now on."""
+    if state.followers is None:
+        state.followers = {}
+    state.followers[follower] = None
+
+
+def remove_follower(state: LedgerState, follower: Follower) -> None:
+    """It is told no more."""
+    if state.followers is not None:
+        state.followers.pop(follower, None)
+        if not state.followers:
+            state.followers = None
 
 
 def apply_explicit_lac(ledger: LedgerState, sealed: bytes, lac: int) -> bool:

@@ -151,6 +151,23 @@ class EntryReader:
             self._report_hidden(ledger_id, *hidden)
         return lookup
 
+    def latest(self, ledger_id: int, first: int, last: int, *, entries_max: int, bytes_max: int) -> list[bytes] | None:
+        """See ``LedgerReader.latest``: the usual case of a follower, without a step in the index."""
+        entries: list[bytes] = []
+        expected = first
+        for run in self.memory_runs(ledger_id, first, last):
+            if not isinstance(run.place, bytes) or run.ids[0] != expected or run.ids[-1] - expected != len(run.ids) - 1:
+                return None
+            expected = run.ids[-1] + 1
+            allowed = _affordable(run, range(len(run.ids)), entries_max, bytes_max, not entries)
+            sealed = slice_entries(run.place, run.offset, sizes_between(run, 0, allowed))
+            entries += sealed
+            if allowed < len(run.ids):
+                return entries
+            entries_max -= allowed
+            bytes_max -= sum(map(len, sealed))
+        return entries if expected == last + 1 else None
+
     async def read(
         self,
         ledger_id: int,

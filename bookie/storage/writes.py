@@ -326,6 +326,8 @@ class EntryWriter:
             ledger.lac_plus_one = lac_plus_one
             if ledger.waiters is not None:
                 wake_waiters(ledger)
+        if ledger.followers is not None:
+            ledger.tell_followers()
         self._changed(ledger)
         if deferred:
             done(None)

@@ -1,44 +1,21 @@
-"""Keeps a reader's view of an open ledger current: watches the metadata, and polls bookies for a higher LAC.
+"""Keeps a reader's view of an open ledger current: watches the metadata, and hears what bookies tell.
 
-Which bookies are polled
-========================
+Bookies are listened to by a feed (:mod:`octavo.client.read.feed`), which all readers of a client share that follow the
+same term; it begins when one of them waits. What it hears goes into the view of each reader, and wakes the callers that
+wait when the view says that more can be read: at once if the feed has the next entry, else after a short time, in which
+another bookie may bring it.
 
-A bookie learns the writer's LAC from the entries that it stores, and from the explicit LAC that an idle writer sends.
-``E - Qw + 1`` bookies include a member of every write set, so one of them knows the highest LAC that any bookie
-knows. One more is polled, so that a slow or dead bookie delays nothing: ``min(E, E - Qw + 2)`` *pollers*, each with a
-different bookie of the last fragment, the preferred ones first. A bookie that fails is blamed, and its poller takes
-another one.
-
-A bookie holds a poll for up to ``long_poll_seconds``. Polls are sent only while a caller waits for entries: an idle
-follower costs a few requests a minute, a reader without a follower none.
-
-Entries in the answers
-======================
-
-If every bookie stores every entry, the bookie of the first poller sends the next entries with its answer, so that
-following costs one round trip. In a striped ledger, the bookie of every poller sends the first few entries that it has:
-one of them has the next entry, and further entries are read in the ordinary way. An answer with the next entry wakes
-the waiting callers at once. An answer with a higher LAC but without the entry wakes them after a short time, in which
-another answer may bring the entry.
-
-Metadata
-========
-
-The metadata are watched. They are also read again whenever a poll ends without a higher LAC (rule R5): a watch may be
-late, and a bookie that is fenced, refuses, or receives nothing for long may no longer be in the writer's ensemble.
-Polls go to the ensemble of the last fragment as soon as the client learns of that fragment.
-
-A bookie that answers early without a higher LAC (the ledger is fenced) is polled again after a growing pause.
+The metadata are watched. They are also read again whenever the feed asks for it (rules R5 and V4), in a task of its own
+that ends with the answer.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 
-from octavo.client.read.lac import LacAsker, Polled
+from octavo.client.read.feed import Feed
 from octavo.client.read.ledger_view import LedgerView
-from octavo.client.read.range_read import ReplicaReader
 from octavo.client.read.source import TermSource
-from octavo.metadata.ledger.term import StoredFragment, Term
+from octavo.metadata.ledger.term import Term
 from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
 from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import Entry
@@ -49,23 +26,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     OctavoError,
 )
-from octavo.protocol.ids import BookieId
-from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX
-from octavo.protocol.quorums import Quorums
-
-_PAUSE_SECONDS_MIN = 0.05
-"""First pause after a poll that failed or returned no higher LAC; doubles up to the maximum."""
-
-_PAUSE_SECONDS_MAX = 2.0
-"""Longest such pause, and so the longest delay after a bookie has come back."""
-
-_HELD_SHARE_MIN = 0.5
-"""Share of the time of a poll that must pass for the client to assume that the bookie held the poll. A poll without a
-higher LAC that ends earlier is followed by a pause."""
-
-_STRIPED_ENTRIES_MAX = 8
-"""Entries that each bookie of a striped ledger sends with its answer: enough for a writer that adds one entry at a
-time, and little waste at high rates, where every bookie has only some of the next entries."""
+from octavo.protocol.ids import BookieId, EntryId
 
 ENTRY_WAIT_SECONDS = 0.002
 """Delay before waiting callers are woken after the LAC has risen without its entry, because another answer may bring
@@ -73,66 +34,62 @@ the entry: a few round trips."""
 
 
 class LedgerTail:
-    """See the module. One supervisor task from :meth:`start` to the ledger's close, its deletion, or :meth:`close`."""
+    """See the module. From :meth:`start` to the ledger's close, its deletion, or :meth:`close`."""
 
     def __init__(
         self,
         *,
         source: TermSource,
         view: LedgerView,
-        quorums: Quorums,
-        replicas: ReplicaReader,
-        asker: LacAsker,
-        draw: Callable[[], float],
+        find_feed: Callable[[], Feed],
+        count: Callable[[BookieId, int], None],
         entry_wait_seconds: float = ENTRY_WAIT_SECONDS,
     ) -> None:
-        """``entry_wait_seconds``: delay before callers are woken, while another answer may bring the entry."""
+        """``find_feed`` gives the feed of the term as the view has it. ``count`` is told how many entries each bookie
+        has brought. ``entry_wait_seconds``: delay before callers are woken, while another answer may bring the
+        entry."""
+        self._count = count
         self._source = source
         self._entry_wait_seconds = entry_wait_seconds
         self._view = view
-        self._quorums = quorums
-        self._replicas = replicas
-        self._asker = asker
-        self._draw = draw
+        self._find_feed = find_feed
         self._loop = asyncio.get_running_loop()
-        self._supervisor: asyncio.Task[None] | None = None
-        self._group: asyncio.TaskGroup | None = None
-        self._pollers: list[asyncio.Task[None]] = []
-        self._polled: dict[object, BookieId] = {}
-        self._fragment: StoredFragment = view.term.last_fragment
+        self._feed: Feed | None = None
+        """What the reader has joined, once a caller has waited."""
+        self._watching: asyncio.Task[None] | None = None
+        self._reading_again: asyncio.Task[None] | None = None
+        self._should_read_again = False
         self._waiters: set[asyncio.Future[None]] = set()
-        self._has_waiters = asyncio.Event()
-        self._should_read_again = asyncio.Event()
-        self._ended = asyncio.Event()
         self._notify_timer: asyncio.TimerHandle | None = None
-        self._polled_entries: list[Entry] = []
+        self._ended = False
         self._failure: OctavoError | None = None
 
     # --- the interface for readers -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Watch and poll from now on."""
-        self._supervisor = when_cancelled(self._loop.create_task(self._supervise()), self._cancelled)
+        """Watch the metadata from now on."""
+        self._watching = when_cancelled(
+            self._loop.create_task(self._end_on_failure(self._watch()), name="octavo ledger watch"), self._cancelled
+        )
 
     async def close(self) -> None:
         """Stop. Waiting callers get :class:`ClientClosedError`."""
         self._end(ClientClosedError(f"the reader of ledger {self._view.term.ledger_id} is closed"))
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.wait([self._supervisor])
+        ending = [task for task in (self._watching, self._reading_again) if task is not None]
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
 
     def adopt(self, term: Versioned[Term]) -> bool:
         """Take over metadata that were read, and return whether they are newer. Every read of the metadata goes through
-        here, so that the polls go to the new ensemble."""
+        here, so that the bookies of the new ensemble are listened to."""
         if not self._view.on_metadata(*term):
             return False
-        moved = self._view.term.bookies != self._fragment.bookies
         if self._view.closed:
-            self._ended.set()
-        elif moved and self._group is not None and not self._ended.is_set():
-            # The old ensemble learns nothing more (rule R5).
-            self._stop_pollers()
-            self._start_pollers(self._group)
+            self._stop()
+        elif self._feed is not None:
+            self._feed.adopt(term)
         self.notify()
         return True
 
@@ -141,8 +98,11 @@ class LedgerTail:
         if self._notify_timer is not None:
             self._notify_timer.cancel()
             self._notify_timer = None
+        if not self._waiters:
+            return
         waiters, self._waiters = self._waiters, set()
-        self._has_waiters.clear()
+        if self._feed is not None:
+            self._feed.wait_over(self)
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -155,81 +115,70 @@ class LedgerTail:
     async def wait_change(self) -> None:
         """Return when the view has changed. Raises the error that ended the tail: it was closed, the ledger was
         deleted, or its metadata cannot be read. Look at the view before every call."""
-        if self._failure is not None:
-            raise type(self._failure)(self._failure.message)
+        self._check()
+        if self._has_heard_more():
+            return
         waiter = self._loop.create_future()
         self._waiters.add(waiter)
-        self._has_waiters.set()
+        if self._feed is not None:
+            self._feed.wait(self, self._view.last_add_confirmed)
         try:
             await waiter
         finally:
             self._waiters.discard(waiter)
-            if not self._waiters:
-                self._has_waiters.clear()
+            if not self._waiters and self._feed is not None:
+                self._feed.wait_over(self)
+        self._check()
+
+    def entries_that_came(self, first: int, last: int) -> list[Entry]:
+        """Entries ``first..last`` or the first few of them, if they have been told."""
+        return [] if self._feed is None else self._feed.entries(first, last)
+
+    # --- as a reader of the feed ---------------------------------------------------------------------------------
+
+    def heard(self, entries: Sequence[Entry], last_add_confirmed: EntryId | None, length: int | None) -> None:
+        """As :meth:`octavo.client.read.feed.FeedReader.heard`."""
+        view = self._view
+        before = view.readable_end
+        if not (view.on_entries(entries) if entries else view.on_last_add_confirmed(last_add_confirmed, length)):
+            if self._notify_timer is None or self._feed is None or not self._feed.holds(before):
+                return
+            self.notify()  # the entry that was waited for has come
+            return
+        feed = self._feed
+        if feed is None or feed.is_alone or feed.holds(before + 1):
+            self.notify()
+        elif self._notify_timer is None and self._waiters:
+            self._notify_timer = self._loop.call_later(self._entry_wait_seconds, self.notify)
+
+    def brought(self, bookie_id: BookieId, entries: int) -> None:
+        """As :meth:`octavo.client.read.feed.FeedReader.brought`."""
+        self._count(bookie_id, entries)
+
+    def read_metadata_again(self) -> None:
+        """As :meth:`octavo.client.read.feed.FeedReader.read_metadata_again`."""
+        self._should_read_again = True
+        if self._reading_again is None and not self._ended:
+            task = self._loop.create_task(self._end_on_failure(self._read_again()), name="octavo ledger metadata")
+            self._reading_again = when_cancelled(task, self._cancelled)
+
+    def feed_failed(self, error: OctavoError) -> None:
+        """As :meth:`octavo.client.read.feed.FeedReader.feed_failed`."""
+        self._end(error)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
         if self._failure is not None:
             raise type(self._failure)(self._failure.message)
 
-    def entries_from_last_poll(self, first: int, last: int) -> list[Entry]:
-        """Entries ``first..last`` or the first few of them, if the latest poll returned them."""
-        entries = self._polled_entries
-        if not entries or not entries[0].entry_id <= first <= entries[-1].entry_id:
-            return []
-        start = entries[0].entry_id
-        return entries[first - start : last + 1 - start]
-
-    # --- the supervisor ------------------------------------------------------------------------------------------
-
-    async def _supervise(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                self._start_pollers(group)
-                others = [
-                    group.create_task(self._end_tail_on_failure(self._watch())),
-                    group.create_task(self._end_tail_on_failure(self._read_again_when_asked())),
-                ]
-                await self._ended.wait()
-                for task in others:
-                    task.cancel()
-                self._stop_pollers()
-        finally:
-            if self._notify_timer is not None:
-                self._notify_timer.cancel()
-
-    async def _end_tail_on_failure(self, work: Coroutine[None, None, None]) -> None:
-        """Run work that does not end by itself. If it fails, the tail ends and waiting callers get the error."""
-        try:
-            await work
-        except OctavoError as error:
-            self._end(error)
-        except Exception as error:
-            failure = InternalError(f"following ledger {self._view.term.ledger_id} failed: {error!r}")
-            failure.__cause__ = error
-            self._end(failure)
-
-    def _cancelled(self) -> None:
-        """By :meth:`close`, which has told the callers; or by the program."""
-        if self._failure is None:
-            self._end(tasks_cancelled(f"following ledger {self._view.term.ledger_id}"))
-
-    def _end(self, error: OctavoError) -> None:
-        if self._failure is None:
-            self._failure = error
-        self._ended.set()
-        self.notify()
-
-    def _start_pollers(self, group: asyncio.TaskGroup) -> None:
-        self._fragment = self._view.term.last_fragment
-        size, write_quorum = self._quorums.ensemble_size, self._quorums.write_quorum
-        count = min(size, size - write_quorum + 2)
-        self._pollers = [
-            group.create_task(self._end_tail_on_failure(self._run_poller(poller))) for poller in range(count)
-        ]
-
-    def _stop_pollers(self) -> None:
-        for task in self._pollers:
-            task.cancel()
-        self._pollers = []
+    def _has_heard_more(self) -> bool:
+        """Join the feed, unless that is done; whether it knows more already."""
+        if self._feed is not None or self._ended:
+            return False
+        feed = self._feed = self._find_feed()
+        last_add_confirmed, length = feed.join(self)
+        return self._view.on_last_add_confirmed(last_add_confirmed, length)
 
     async def _watch(self) -> None:
         """Follow the metadata until cancelled. Raises :class:`NoSuchLedgerError` when the ledger is deleted."""
@@ -240,79 +189,51 @@ class LedgerTail:
                     raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted")
                 self.adopt(versioned)
 
-    async def _read_again_when_asked(self) -> None:
-        """Read the metadata each time a poll has given a reason to. Raises as :meth:`_watch`."""
-        while True:
-            await self._should_read_again.wait()
-            self._should_read_again.clear()
-            try:
-                self.adopt(await self._source.read_term())
-            except MetadataUnavailableError:
-                # The watch goes on trying, and so does the next poll.
-                continue
-
-    # --- one poller ----------------------------------------------------------------------------------------------
-
-    async def _run_poller(self, poller: int) -> None:
-        fruitless_polls = 0
-        while True:
-            await self._has_waiters.wait()
-            if fruitless_polls:
-                await asyncio.sleep(self._pause_seconds(fruitless_polls))
-                await self._has_waiters.wait()
-            fruitless_polls = 0 if await self._poll(poller) else fruitless_polls + 1
-
-    async def _poll(self, poller: int) -> bool:
-        """Send one long poll. Return whether it returned a higher LAC or was held to its end; otherwise the next one
-        follows after a pause."""
-        bookie_id = self._choose()
-        poll = object()
-        self._polled[poll] = bookie_id
-        wait_seconds = self._replicas.options.long_poll_seconds
-        started_at = self._loop.time()
+    async def _read_again(self) -> None:
+        """Read the metadata as often as there was a reason to. Raises as :meth:`_watch`; a store that does not answer
+        is asked again by the watch, and for the next reason."""
         try:
-            polled = await self._asker.poll(
-                bookie_id,
-                above=self._view.readable_end,
-                wait_seconds=wait_seconds,
-                entries_max=self._entries_wanted(poller),
-            )
-        except ClientClosedError:
-            raise
-        except OctavoError:
-            self._replicas.blame.blame(bookie_id)
-            self._should_read_again.set()
-            return False
+            while self._should_read_again:
+                self._should_read_again = False
+                try:
+                    self.adopt(await self._source.read_term())
+                except MetadataUnavailableError:
+                    continue
         finally:
-            del self._polled[poll]
-        self._replicas.entries_by_bookie[bookie_id] += len(polled.entries)
-        if polled.lac_advanced:
-            self._on_answer(polled)
-            return True
-        self._should_read_again.set()
-        return self._loop.time() - started_at >= wait_seconds * _HELD_SHARE_MIN
+            self._reading_again = None
 
-    def _entries_wanted(self, poller: int) -> int:
-        if self._quorums.striped:
-            return _STRIPED_ENTRIES_MAX
-        return ENTRIES_PER_FRAME_MAX if poller == 0 else 0
+    async def _end_on_failure(self, work: Coroutine[None, None, None]) -> None:
+        """If ``work`` fails, the tail ends and waiting callers get the error."""
+        try:
+            await work
+        except OctavoError as error:
+            self._end(error)
+        except Exception as error:
+            failure = InternalError(f"following ledger {self._view.term.ledger_id} failed: {error!r}")
+            failure.__cause__ = error
+            self._end(failure)
 
-    def _on_answer(self, polled: Polled) -> None:
-        """Wake the waiting callers: now, or after a time in which another bookie may send the entry."""
-        if polled.entries:
-            self._polled_entries = polled.entries
-        if polled.entries or not self._polled:
-            self.notify()
-        elif self._notify_timer is None and self._waiters:
-            self._notify_timer = self._loop.call_later(self._entry_wait_seconds, self.notify)
+    def _cancelled(self) -> None:
+        """By :meth:`close`, which has told the callers; because the ledger is closed; or by the program."""
+        if not self._ended:
+            self._end(tasks_cancelled(f"following ledger {self._view.term.ledger_id}"))
 
-    def _choose(self) -> BookieId:
-        """The preferred bookie that no other poller asks."""
-        bookies = self._view.term.bookies
-        taken = set(self._polled.values())
-        order = [bookies[position] for position in self._replicas.preference(bookies)]
-        return next((bookie_id for bookie_id in order if bookie_id not in taken), order[0])
+    def _end(self, error: OctavoError) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._stop()
+        self.notify()
 
-    def _pause_seconds(self, fruitless_polls: int) -> float:
-        longest = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS_MIN * 2.0 ** min(fruitless_polls - 1, 16))
-        return longest * (0.5 + self._draw() / 2)
+    def _stop(self) -> None:
+        """Nothing more will be heard: the ledger has its end, or following has failed."""
+        self._ended = True
+        if self._notify_timer is not None:
+            self._notify_timer.cancel()
+            self._notify_timer = None
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.leave(self)
+        current = asyncio.current_task(self._loop)
+        for task in (self._watching, self._reading_again):
+            if task is not None and task is not current:
+                task.cancel()

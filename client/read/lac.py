@@ -4,11 +4,11 @@ Bookies are believed only what the writer sealed: an explicit LAC, or an entry w
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
-from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.range_read import ReplicaReader
+from octavo.metadata.ledger.term import Term
 from octavo.protocol.entries import Entry, Opener
 from octavo.protocol.errors import (
     BookieUnavailableError,
@@ -37,6 +37,26 @@ class Polled(NamedTuple):
     not held there."""
 
 
+class LacFacts(Protocol):
+    """Is told what was learnt of a ledger: a reader's view, or a feed for all of its readers."""
+
+    @property
+    def term(self) -> Term:
+        """The term by the latest metadata seen."""
+
+    def counts(self, last_add_confirmed: int | None) -> bool:
+        """Whether this LAC says anything of what can be read here (rule V1)."""
+
+    def is_of_later_term(self, last_add_confirmed: int | None) -> bool:
+        """Whether this LAC tells that the term is over, or never counted (rule V1)."""
+
+    def on_entries(self, entries: Sequence[Entry]) -> bool:
+        """Verified entries arrived, ids ascending. Gives whether the LAC moved."""
+
+    def on_last_add_confirmed(self, last_add_confirmed: EntryId | None, length: int | None) -> bool:
+        """A verified LAC arrived, with the length up to there if it is known. Gives whether the LAC moved."""
+
+
 class LacAsker:
     """Asks for one ledger, and tells its view what was learnt. ``on_change`` is called when the LAC moved."""
 
@@ -45,7 +65,7 @@ class LacAsker:
         *,
         replicas: ReplicaReader,
         opener: Opener,
-        view: LedgerView,
+        view: LacFacts,
         quorums: Quorums,
         on_change: Callable[[], None],
     ) -> None:

@@ -48,6 +48,11 @@ class LedgerView:
         return self._term
 
     @property
+    def version(self) -> int:
+        """That of these metadata."""
+        return self._version
+
+    @property
     def closed(self) -> bool:
         """Whether the term has its final end."""
         return self._term.has_end

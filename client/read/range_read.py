@@ -159,6 +159,10 @@ class ReplicaReader:
         self._on_entries(entries)
         return entries, damaged
 
+    def count(self, bookie_id: BookieId, entries: int) -> None:
+        """This bookie has brought this number of entries, which verified."""
+        self.entries_by_bookie[bookie_id] += entries
+
     def ended(self, read: "RangeRead") -> None:
         """A read is over."""
         self._under_way.pop(read, None)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from octavo.client.arguments import check_flag, check_seconds
 from octavo.client.async_context import Closable
 from octavo.client.options import ClientOptions
+from octavo.client.read.feeds import Feeds
 from octavo.client.read.follow import LedgerTail
 from octavo.client.read.lac import LacAsker
 from octavo.client.read.ledger_view import LedgerView
@@ -31,6 +32,7 @@ from octavo.client.statistics.readers import ReaderStatistics
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.ledger.term import Term
+from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.stream.any_metadata import as_ledger
 from octavo.protocol.entries import OVERHEAD_BYTES_MAX, Entry, LedgerSecrets, Opener
 from octavo.protocol.errors import (
@@ -93,6 +95,7 @@ class LedgerReader(Closable):
         *,
         pool: ConnectionPool,
         options: ClientOptions,
+        feeds: Feeds,
         blame: BlameList,
         draw: Callable[[], float],
         entry_wait_seconds: float,
@@ -115,13 +118,13 @@ class LedgerReader(Closable):
             draw=draw,
             on_entries=self._entries_arrived,
         )
-        self._asker = LacAsker(
-            replicas=self._replicas, opener=opener, view=self._view, quorums=self._quorums, on_change=self._notify
-        )
         self._tail = LedgerTail(
-            source=source, view=self._view, quorums=self._quorums, replicas=self._replicas, asker=self._asker,
-            draw=draw, entry_wait_seconds=entry_wait_seconds,
+            source=source, view=self._view, count=self._replicas.count, entry_wait_seconds=entry_wait_seconds,
+            find_feed=lambda: feeds.feed(Versioned(self._view.term, Version(self._view.version)), secrets),
         )  # fmt: skip
+        self._asker = LacAsker(
+            replicas=self._replicas, opener=opener, view=self._view, quorums=self._quorums, on_change=self._tail.notify
+        )
         mean = _mean_entry_bytes(term)
         self._entry_bytes = float(_ENTRY_BYTES_GUESS) if mean is None else mean
         self._closed = False
@@ -390,7 +393,7 @@ class LedgerReader(Closable):
             self._check_open()
             end = self._view.readable_end
             if position <= end:
-                brought = self._tail.entries_from_last_poll(position, end)
+                brought = self._tail.entries_that_came(position, end)
                 for entry in brought:
                     yield entry
                     if forks.forked:
@@ -528,10 +531,7 @@ class LedgerReader(Closable):
 
     def _entries_arrived(self, entries: Sequence[Entry]) -> None:
         if self._view.on_entries(entries):
-            self._notify()
-
-    def _notify(self) -> None:
-        self._tail.notify()
+            self._tail.notify()
 
     async def _read_metadata(self) -> bool:
         """Read the metadata again, and return whether they are newer."""

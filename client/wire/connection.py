@@ -35,6 +35,7 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Hello, ReadLac, Reply, Request
 from octavo.protocol.os_errors import explained
+from octavo.protocol.pushes import Push
 from octavo.security import forks
 from octavo.security.login import ClientLogin
 
@@ -88,6 +89,8 @@ class BookieConnection:
         self._closed = False
         self._last_error: OctavoError | None = None
         self._denied = False
+        self.on_pushes: Callable[[list[Push]], None] | None = None
+        """Called with each frame of pushes that arrives."""
 
     @property
     def bookie_id(self) -> BookieId:
@@ -249,6 +252,11 @@ class BookieConnection:
         if self._wire is wire:
             self._wire = self._peer = None
             self._notify()
+
+    def wire_pushed(self, wire: Wire, pushes: list[Push]) -> None:
+        """Ledgers that were subscribed to have moved."""
+        if self._wire is wire and self.on_pushes is not None:
+            self.on_pushes(pushes)
 
     def wire_writable(self, wire: Wire) -> None:
         """There is room again."""

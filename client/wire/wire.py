@@ -49,6 +49,7 @@ from octavo.protocol.messages import (
     encode_hello,
 )
 from octavo.protocol.packs import CAPABILITY_PACKS, is_pack
+from octavo.protocol.pushes import Push, are_pushes, decode_pushes
 from octavo.security import forks
 from octavo.security.login import ClientLogin
 
@@ -72,6 +73,9 @@ class WireOwner(Protocol):
 
     def wire_lost(self, wire: "Wire", error: OctavoError) -> None:
         """The connection is lost, or could not be established. Called once, before the outstanding requests fail."""
+
+    def wire_pushed(self, wire: "Wire", pushes: list[Push]) -> None:
+        """Ledgers that were subscribed to have moved."""
 
     def wire_writable(self, wire: "Wire") -> None:
         """The wire takes requests again."""
@@ -314,6 +318,9 @@ class Wire(asyncio.Protocol):
             return
         if is_pack(values):
             self.posting.answered(values)
+            return
+        if are_pushes(values):
+            self._owner.wire_pushed(self, decode_pushes(values))
             return
         request_id, outcome = decode_reply(values)
         if request_id == CONNECTION_REQUEST_ID:

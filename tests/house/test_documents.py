@@ -191,7 +191,7 @@ STEPS = {
     "A truncation": 5,
     "When the leader loses its term": 9,
     "The life of an add to a ledger": 17,
-    "The life of a followed entry of a ledger": 4,
+    "The life of a followed entry of a ledger": 6,
     "The life of a followed entry of a log": 12,
     "Where TLS bytes become frames": 7,
 }

@@ -74,7 +74,7 @@ def test_decoded_messages_have_the_types_they_declare(name: str) -> None:
 
 def test_examples_and_op_table_name_the_same_messages() -> None:
     assert {type(example) for example in wire.EXAMPLES.values()} == {*REQUESTS.values(), *REPLIES.values()}
-    assert {int(op) for op in Op} == {*REQUESTS, int(Op.HELLO), int(Op.PACK), int(Op.ERROR)}
+    assert {int(op) for op in Op} == {*REQUESTS, int(Op.HELLO), int(Op.PACK), int(Op.PUSH), int(Op.ERROR)}
     assert set(REQUESTS) == set(REPLIES)
 
 
@@ -116,6 +116,7 @@ WRONG: dict[str, list[list[Any]]] = {
     "lac_answer": [NOT_BOOLEANS, NOT_BOOLEANS, NOT_BOOLEANS, SEALED, SEALED, NOT_ENTRY_LISTS],
     "write_lac": [ID, KEY, TERM, [*NOT_BYTES, None, bytes(85)]],
     "force": [ID, KEY, TERM, NOT_RUNS],
+    "subscribe": [ID, ID, KEY, TERM, ID, OPTIONAL_ID],
     "list_entries": [ID, ID, ID],
     "entry_list": [ID, NOT_RUNS],
     "missing": [ID, ID, ID, [*NOT_INTEGERS, 0, 2, E_MAX + 1], RESIDUES_OF_5],

@@ -84,8 +84,8 @@ def test_a_tail_of_fields_is_that_of_the_request() -> None:
         assert tail_of(request)[1] == request.op
 
 
-def test_a_pack_holds_exactly_the_requests_whose_answers_have_no_fields_and_that_change_a_ledger() -> None:
-    assert set(USUAL) == {Op.ADD, Op.WRITE_LAC, Op.FORCE}
+def test_a_pack_holds_exactly_the_requests_of_ledgers_whose_answers_have_no_fields() -> None:
+    assert set(USUAL) == {Op.ADD, Op.WRITE_LAC, Op.FORCE, Op.SUBSCRIBE}
     assert {op: type(reply) for op, reply in USUAL.items()} == {op: REPLIES[op] for op in USUAL}
     assert not any(type(reply).names for reply in USUAL.values())
 

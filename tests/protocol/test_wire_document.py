@@ -117,11 +117,16 @@ def test_operations_flags_and_errors_are_those_of_the_code() -> None:
 
 def test_documented_need_of_a_ledger_key_is_that_of_the_fields() -> None:
     documented = {row[0]: row[3] for row in rows_below("## Operations")}
+    needs = {
+        messages.Read: "only to fence",
+        messages.ReadLac: "only to fence",
+        messages.Subscribe: "only if the ledger is private",
+    }
     for kind in REQUESTS.values():
         if "ledger_key" not in kind.names:
             assert documented[kind.op.name] == "no"
         else:
-            assert documented[kind.op.name] == ("only to fence" if "ReadFlag" in str(kind.__annotations__) else "yes")
+            assert documented[kind.op.name] == needs.get(kind, "yes")
 
 
 def test_limits_and_numbers_are_those_of_the_code() -> None:

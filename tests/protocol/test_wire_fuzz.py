@@ -20,6 +20,7 @@ from octavo.protocol.frames import LENGTH, FrameDecoder, frame_of, pack_body, un
 from octavo.protocol.limits import FRAME_BYTES_MAX
 from octavo.protocol.messages import Request, decode_hello, decode_reply, decode_request, encode_error, encode_hello
 from octavo.protocol.packs import USUAL, decode_done, decode_pack, encode_done, is_pack, pack_head, tail_of
+from octavo.protocol.pushes import are_pushes, decode_pushes, encode_pushes
 from support import wire
 
 SOAK = os.environ.get("OCTAVO_SOAK") == "1"
@@ -46,8 +47,10 @@ def decode_any_pack(values: Sequence[Any]) -> object:
 
 
 def decode_any_done(values: Sequence[Any]) -> object:
-    """As a client decodes answers to packs among others."""
-    return decode_done(values) if is_pack(values) else decode_reply(values)
+    """As a client decodes answers to packs, and pushes, among others."""
+    if is_pack(values):
+        return decode_done(values)
+    return decode_pushes(values) if are_pushes(values) else decode_reply(values)
 
 
 VALID = [
@@ -55,6 +58,7 @@ VALID = [
     *(framed(example.encode(number)) for number, example in enumerate(wire.EXAMPLES.values(), start=1)),
     framed_pack(),
     framed(encode_done([5, 6, 9])),
+    framed(encode_pushes(wire.PUSHES)),
     *(framed(encode_error(refusal.request_id, refusal.op, refusal.error)) for refusal in wire.REFUSALS.values()),
 ]
 

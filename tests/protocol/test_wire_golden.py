@@ -18,6 +18,7 @@ from octavo.protocol.messages import (
     encode_hello,
 )
 from octavo.protocol.packs import decode_done, decode_pack, encode_done, pack_head, tail_of
+from octavo.protocol.pushes import decode_pushes, encode_pushes
 from support import wire
 from support.golden import FOLDER, bytes_in, check_golden, hex_lines, readable
 
@@ -132,6 +133,14 @@ def test_frame_of_an_answer_to_packs(pytestconfig: pytest.Config) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    names = {*wire.EXAMPLES, *wire.REFUSALS, "hello", "pack", "pack_answer"}
+    names = {*wire.EXAMPLES, *wire.REFUSALS, "hello", "pack", "pack_answer", "pushes"}
     names |= {f"sealed_{what}_{digest.name.lower()}" for what in ("entry", "lac") for digest in Digest}
     assert {Path(path).stem for path in (FOLDER / "protocol").iterdir()} == names
+
+
+def test_frame_of_pushes(pytestconfig: pytest.Config) -> None:
+    title = "\n".join(f"push: {push!r}" for push in wire.PUSHES)
+    text = readable(title) + "\n" + hex_lines(frame(encode_pushes(wire.PUSHES))) + "\n"
+    check_golden(pytestconfig, "protocol/pushes.hex", text)
+    body = only_body(bytes_in((FOLDER / "protocol/pushes.hex").read_text()))
+    assert decode_pushes(unpack_body(body)) == wire.PUSHES

@@ -9,6 +9,7 @@ from octavo.protocol.ids import ID_MAX, TERM_MAX, EntryId, LedgerId
 from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, ERROR_MESSAGE_CHARACTERS_MAX, FRAME_BYTES_MAX
 from octavo.protocol.messages import AddFlag, Message, Op, ReadFlag, Reply, Request
 from octavo.protocol.places import place
+from octavo.protocol.pushes import Push, PushFlag
 
 LEDGER = LedgerId(7)
 PASSWORD = b"secret"
@@ -66,6 +67,9 @@ EXAMPLES: dict[str, Request | Reply] = {
     "lac_written": messages.LacWritten(),
     "force": messages.Force(7, SECRETS.ledger_key, 0, ((0, 9), (12, 12))),
     "forced": messages.Forced(),
+    "subscribe": messages.Subscribe(31, 7, SECRETS.ledger_key, 3, place(3, 6), 262144),
+    "subscribe_end": messages.Subscribe(31, 7, b"", 0, 6, None),
+    "subscribed": messages.Subscribed(),
     "list_entries": messages.ListEntries(7, 0, ID_MAX),
     "entry_list": messages.EntryList(99, ((0, 49), (60, 99))),
     "read_repair": messages.Read(7, b"", ReadFlag.REPAIR, 0, 0, 99, 3, (0, 2), 1000, 524288),
@@ -79,6 +83,14 @@ EXAMPLES: dict[str, Request | Reply] = {
     "pong": messages.Pong(),
 }
 """Name -> an example, every message of the op table among them."""
+
+
+PUSHES = [
+    Push(31, PushFlag.NONE, 4, None, sealed(Digest.CRC32C, 5, b"x")),
+    Push(40, PushFlag.OVER, 5, sealed_lac(Digest.CRC32C, 5, 60), []),
+    Push(41, PushFlag.ENDED, None, None, []),
+]
+"""What a bookie pushes in one frame."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +161,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
     ),
     st.builds(messages.WriteLac, ids, keys, terms, st.binary(max_size=OVERHEAD_BYTES_MAX)),
     st.builds(messages.Force, ids, keys, terms, runs()),
+    st.builds(messages.Subscribe, ids, ids, keys, terms, ids, st.none() | ids),
     st.tuples(ids, id_ranges).map(lambda drawn: messages.ListEntries(drawn[0], *drawn[1])),
     missings(),
     st.just(messages.Info()),
@@ -162,6 +175,7 @@ replies: st.SearchStrategy[Reply] = st.one_of(
     ),
     st.just(messages.LacWritten()),
     st.just(messages.Forced()),
+    st.just(messages.Subscribed()),
     st.builds(messages.EntryList, ids, runs()),
     st.builds(messages.MissingAnswer, ids, runs(), runs()),
     st.builds(messages.InfoAnswer, facts),

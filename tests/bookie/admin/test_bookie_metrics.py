@@ -20,7 +20,8 @@ from octavo.metrics.table import BOOKIE_METRICS
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.held_entries import Doubt
 from octavo.protocol.ids import BookieId, LedgerId
-from octavo.protocol.messages import REQUESTS, Added, Op, Ping, Pong, ReadFlag, ReadLac
+from octavo.protocol.messages import REQUESTS, Added, Op, Ping, Pong, ReadFlag, ReadLac, Subscribe, Subscribed
+from octavo.protocol.pushes import are_pushes
 from octavo.repair.audit.auditor import figures
 from octavo.repair.base.planning import BlockedClass
 from prometheus_client.parser import text_string_to_metric_families
@@ -122,6 +123,21 @@ async def test_other_bytes_under_the_same_id_are_counted(bookie: Bookie, client:
     await client.ask(add(7, seal(7, 0, [b"a"])))
     await client.ask(add(7, seal(7, 0, [b"b"])))
     assert scrape(bookie)["octavo_bookie_duplicates_refused_total"][()] == 1
+
+
+async def test_subscriptions_and_what_they_push_are_counted(bookie: Bookie, client: RawClient) -> None:
+    entries = seal(7, 0, [b"a"])
+    await client.ask(add(7, entries))
+    assert await client.ask(Subscribe(1, 7, b"", 0, 0, 1 << 20)) == Subscribed()
+    assert are_pushes(await client.receive())
+    found = scrape(bookie)
+    assert found["octavo_bookie_subscriptions"][()] == 1
+    assert found["octavo_bookie_entries_read_total"][()] == 1
+    assert found["octavo_bookie_read_bytes_total"][()] == len(entries[0])
+    await client.ask(Subscribe(1, 7, b"", 0, 0, None))
+    found = scrape(bookie)
+    assert found["octavo_bookie_subscriptions"][()] == 0
+    assert found["octavo_bookie_requests_total"]["subscribe", "ok"] == 2
 
 
 async def test_a_long_poll_counts_while_it_waits_and_its_time_does_not(bookie: Bookie, client: RawClient) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from octavo.bookie.storage.ledger_state import PackedStates
-from octavo.bookie.storage.ledgers import LedgerTable, add_waiter
+from octavo.bookie.storage.ledgers import LedgerTable, add_follower, add_waiter, remove_follower
 
 HOT_MAX = 4
 
@@ -49,18 +49,25 @@ def test_a_state_that_changes_during_its_checkpoint_is_kept_for_the_next() -> No
     assert table.get(1) is state
 
 
-async def test_a_state_whose_adds_or_long_polls_wait_is_kept_though_nothing_of_it_has_changed() -> None:
+class _Follower:
+    def moved(self) -> None:
+        """Nothing is pushed here."""
+
+
+async def test_a_state_that_is_waited_for_or_followed_is_kept_though_nothing_of_it_has_changed() -> None:
     table = LedgerTable(PackedStates(), HOT_MAX)
-    adding, polled = table.get(1), table.get(2)
+    adding, polled, followed, follower = table.get(1), table.get(2), table.get(3), _Follower()
+    add_follower(followed, follower)
     adding.slow_adds = deque(["an add that waits for a look-up"])
     polling = add_waiter(polled, 1, 0)
     crowd(table, 100)
-    assert (table.get(1) is adding, table.get(2) is polled) == (True, True)
+    assert (table.get(1) is adding, table.get(2) is polled, table.get(3) is followed) == (True, True, True)
+    remove_follower(followed, follower)
     adding.slow_adds = None
     polling.cancel()
     await asyncio.sleep(0)
     crowd(table, 300)
-    assert (table.get(1) is adding, table.get(2) is polled) == (False, False)
+    assert (table.get(1) is adding, table.get(2) is polled, table.get(3) is followed) == (False, False, False)
 
 
 def test_a_burst_of_states_is_evicted_once_they_are_durable() -> None:

@@ -26,6 +26,7 @@ from octavo.protocol.frames import frame_of, pack_body
 from octavo.protocol.ids import BookieId
 from octavo.protocol.limits import REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import MAGIC, Hello, Info, InfoAnswer, LacAnswer, Op, Ping, Pong, ReadFlag, ReadLac
+from octavo.protocol.pushes import Push
 from support.clusters.fake_bookie import CLUSTER_ID, FakeBookie
 from support.descriptors import no_descriptors_left
 from support.waiting import WAIT_SECONDS
@@ -453,6 +454,9 @@ class SilentOwner:
 
     def wire_lost(self, wire: Wire, error: OctavoError) -> None:
         """Ignored."""
+
+    def wire_pushed(self, wire: Wire, pushes: list[Push]) -> None:
+        """Not subscribed to anything."""
 
     def wire_writable(self, wire: Wire) -> None:
         """Ignored."""

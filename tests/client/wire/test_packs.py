@@ -22,6 +22,7 @@ from octavo.protocol.frames import frame_of, pack_body
 from octavo.protocol.limits import FRAME_PAYLOAD_BYTES_TARGET, REQUESTS_PER_CONNECTION_MAX
 from octavo.protocol.messages import MAGIC, Added, Hello, LacWritten, Op, Ping, Pong, WriteLac, encode_error
 from octavo.protocol.packs import CAPABILITY_PACKS, PACK_REQUESTS_MAX, encode_done, tail_of
+from octavo.protocol.pushes import Push
 from simulation.canaries import packs
 from simulation.canaries.catalogue import CANARIES
 from support.clusters.fake_bookie import CLUSTER_ID, FakeBookie
@@ -42,6 +43,9 @@ class Owner:
 
     def wire_lost(self, wire: Wire, error: OctavoError) -> None:
         """Ignored."""
+
+    def wire_pushed(self, wire: Wire, pushes: list[Push]) -> None:
+        """Not subscribed to anything."""
 
     def wire_writable(self, wire: Wire) -> None:
         self.writable += 1

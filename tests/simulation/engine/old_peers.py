@@ -1,4 +1,5 @@
-"""Bookies and clients of a version that knows no packs, and what travels in packs in a universe with many ledgers.
+"""Bookies and clients of a version that knows no packs and no subscriptions, and what travels in packs in a universe
+with many ledgers.
 
 A bookie that knows none does not offer the capability, and must not be sent a pack. A client that knows none does not
 see that it is offered. Whether a process is an old one is drawn when it says hello for the first time: a bookie that is
@@ -15,10 +16,13 @@ from octavo.bookie.server.connection import Connection
 from octavo.client.wire import wire
 from octavo.protocol.messages import Add, Force, Hello, WriteLac
 from octavo.protocol.packs import CAPABILITY_PACKS, PlainAdds, decode_pack
+from octavo.protocol.pushes import CAPABILITY_SUBSCRIPTIONS
 from simulation.engine.loop import Process
 from simulation.engine.patches import patch
 from simulation.judges.history import Violation
 from simulation.world import World
+
+_NEW = {CAPABILITY_PACKS, CAPABILITY_SUBSCRIPTIONS}
 
 PACKS = "packs: sent to a bookie"
 OF_SEVERAL_LEDGERS = "packs: with requests of ten ledgers or more"
@@ -100,4 +104,4 @@ def old_peers(world: World) -> Iterator[None]:
 
 
 def _without_packs(hello: Hello) -> Hello:
-    return replace(hello, capabilities=tuple(name for name in hello.capabilities if name != CAPABILITY_PACKS))
+    return replace(hello, capabilities=tuple(name for name in hello.capabilities if name not in _NEW))

@@ -92,6 +92,7 @@ class Cluster:
             options=changes.get("options", self.options),
             blame=self.blame,
             draw=changes.get("draw", lots()),
+            feeds=changes.get("feeds"),
             entry_wait_seconds=changes.get("entry_wait_seconds", ENTRY_WAIT_SECONDS),
             on_made=self.readers.append,
         )
