@@ -108,6 +108,7 @@ class Bookie:
         self.subject = Subject(settings=config.as_json(), failure=lambda: self.failure)
         """What the administration of the bookie sees of it."""
         self._attend: Attend = _attend_not
+        self._server: BookieServer | None = None
         self._certificate: CertificateKeeper | None = None
         self._arrivals: Arrivals | None = None
 
@@ -202,7 +203,7 @@ class Bookie:
         self.audit.note("start", auth="required" if config.authentication_required else "none", tls=config.tls)
         service.switch_read_only(self.subject.operator_read_only)
         await self._follow_principals(service, store)
-        server = BookieServer(service, self._tls_arrivals(service))
+        self._server = server = BookieServer(service, self._tls_arrivals(service))
         try:
             port = await server.start(config.host, config.port)
         except OSError as error:
@@ -396,6 +397,12 @@ class Bookie:
         forks.check_process(self._loop)
         self.subject.stopping = True
         await self._stack.aclose()
+
+    def sever(self) -> None:
+        """Close the port and all connections at once, as a kill of the process does: nothing more is answered. The
+        caller, who plays the kernel, cancels what still runs, and lets none of it write. For :mod:`octavo.testing`."""
+        if self._server is not None:
+            self._server.sever()
 
     def _advertised(self, port: int) -> str:
         config = self._config

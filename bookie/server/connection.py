@@ -584,6 +584,10 @@ class Connection(asyncio.Protocol):
         """Close at once: the bookie does not know the principal, and needs the place."""
         self._service.traffic.connections_refused += 1
         self._service.connections.pop(self, None)
+        self.sever()
+
+    def sever(self) -> None:
+        """Close at once: nothing more is served or answered."""
         self._closing = True
         self._replies.close()
         self._transport.abort()
@@ -594,6 +598,4 @@ class Connection(asyncio.Protocol):
             "closing connection: client is not reading responses",
             peer=self._peer, seconds=round(seconds, 1), unsent_bytes=unsent_bytes,
         )  # fmt: skip
-        self._closing = True
-        self._replies.close()
-        self._transport.abort()
+        self.sever()

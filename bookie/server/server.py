@@ -38,6 +38,15 @@ class BookieServer:
         for sock in () if self._server is None else self._server.sockets:
             forks.lead_nowhere(sock.fileno())
 
+    def sever(self) -> None:
+        """Close the port and every connection at once, as the end of the process would."""
+        if self._server is not None:
+            self._server.close()
+        if self.arrivals is not None:
+            self.arrivals.close()
+        for connection in list(self.service.connections):
+            connection.sever()
+
     async def stop(self, *, drain_timeout_seconds: float) -> None:
         """Accept no more connections and requests, answer those begun, then close every connection."""
         if self._server is not None:

@@ -102,6 +102,9 @@ class ServedConnection(Protocol):
     def regulate(self) -> None:
         """Read the socket, or stop reading it, as the limits say now."""
 
+    def sever(self) -> None:
+        """Close at once: nothing more is served or answered."""
+
     def close(self) -> None:
         """Send what is queued, then close."""
 

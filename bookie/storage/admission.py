@@ -57,7 +57,8 @@ class Health:
             self.failure = error
             self._end()
             self._on_fatal(error)  # before the line: what becomes of that decides nothing (rule B11)
-            log.critical("storage failed", reason=repr(error))
+            if not isinstance(error, asyncio.CancelledError):  # the process is being ended: no disk has failed
+                log.critical("storage failed", reason=repr(error))
 
     def close(self) -> None:
         """The storage begins to close: nothing more is accepted."""

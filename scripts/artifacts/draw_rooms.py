@@ -18,7 +18,7 @@ TABLES = ROOT / "tests" / "support" / "rooms.py"
 PICTURE = ROOT / "docs" / "packages.svg"
 
 ROWS = (
-    ("cli",),
+    ("cli", "testing"),
     ("octavo", "deploy"),
     ("pipeline", "repair", "gateway"),
     ("client", "bookie"),

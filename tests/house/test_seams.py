@@ -48,8 +48,8 @@ SEAMS = {
 }
 """Modules that may reach for the real world, and what for. Drivers of metadata stores are in ``metadata/zookeeper``."""
 
-PROGRAMS = ("octavo.cli", "octavo.pipeline")
-"""Packages of programs: they run beside a simulated world, never in it."""
+PROGRAMS = ("octavo.cli", "octavo.pipeline", "octavo.testing")
+"""Packages of programs, and what users' tests run: they run beside a simulated world, never in it."""
 
 REAL_WORLD = frozenset({
     "concurrent", "ctypes", "fcntl", "mmap", "multiprocessing", "os", "queue", "secrets", "select", "selectors",

@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "cli": frozenset(
         {"octavo", "metrics", "protocol", "security", "metadata", "bookie", "client", "repair", "gateway", "pipeline"}
     ),
+    "testing": frozenset({"octavo", "metadata", "protocol", "bookie", "client"}),
     "deploy": frozenset[str](),
 }
 """Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""
