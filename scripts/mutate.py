@@ -203,7 +203,16 @@ class Scratch:
 
     def test(self, tests: Sequence[str], timeout_seconds: float) -> tuple[int | None, str]:
         """Run tests until the first failure."""
-        pytest = [str(Path(sys.executable).with_name("pytest")), "-q", "-x", "-p", "no:cacheprovider", "-p", "no:octavo", *tests]
+        pytest = [
+            str(Path(sys.executable).with_name("pytest")),
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:octavo",
+            *tests,
+        ]
         return self.run(pytest, timeout_seconds)
 
 

@@ -155,8 +155,8 @@ class Cluster:
         self._thread(bookie).resume()
 
     def lose_lead(self, log: str, *, password: bytes | None = None) -> None:
-        """Take the lead of a log from the client that has it. Its writer finds out with its next add, or a moment later, as if
-        another process had taken over; no client leads the log afterwards.
+        """Take the lead of a log from the client that has it. Its writer finds out with its next add, or a moment
+        later, as if another process had taken over; no client leads the log afterwards.
 
         Raises:
             NoSuchLogError: There is no log with this name.
