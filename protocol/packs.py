@@ -17,6 +17,7 @@ pack.
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from octavo.protocol import fields
@@ -134,6 +135,8 @@ class Pack(NamedTuple):
 PLAIN_ADDS_MIN: Final = 4
 """Fewer adds are quicker decoded and served one by one."""
 
+_operation = itemgetter(0)
+
 
 def decode_pack(values: Sequence[Any]) -> Pack:
     """The requests of a pack that arrived at a bookie. Raises :class:`ProtocolError`."""
@@ -144,8 +147,9 @@ def decode_pack(values: Sequence[Any]) -> Pack:
         raise ProtocolError(f"a pack of {len(tails)} requests is over the limit of {REQUESTS_PER_CONNECTION_MAX}")
     if type(first_id) is not int or not CONNECTION_REQUEST_ID < first_id <= REQUEST_ID_MAX + 1 - len(tails):
         raise ProtocolError(f"request ids are integers from 1 to {REQUEST_ID_MAX}")
+    _check_operations(tails)
     parts: list[Request | PlainAdds] = []
-    for op, following in groupby(tails, key=_op_of):
+    for op, following in groupby(tails, key=_operation):
         group = list(following)
         plain = _plain_adds(group) if op == Op.ADD and len(group) >= PLAIN_ADDS_MIN else None
         if plain is not None:
@@ -155,11 +159,13 @@ def decode_pack(values: Sequence[Any]) -> Pack:
     return Pack(first_id, len(tails), parts)
 
 
-def _op_of(tail: Any) -> int:
-    if type(tail) is not list or not tail or type(tail[0]) is not int or tail[0] not in USUAL:
-        raise ProtocolError("a pack holds requests whose answers have no fields")
-    op: int = tail[0]
-    return op
+def _check_operations(tails: Sequence[Any]) -> None:
+    """Raises :class:`ProtocolError` unless each of these begins with an operation that may be in a pack."""
+    if set(map(type, tails)) == {list} and all(tails):
+        operations = list(map(_operation, tails))
+        if set(map(type, operations)) == {int} and set(operations) <= USUAL.keys():
+            return
+    raise ProtocolError("a pack holds requests whose answers have no fields")
 
 
 def _plain_adds(tails: Sequence[list[Any]]) -> PlainAdds | None:

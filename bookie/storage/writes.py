@@ -162,18 +162,20 @@ class EntryWriter:
         are refused.
 
         ``done`` is called with the indexes of the others, and makes what is called once all of these are durable."""
+        if not self._health.usable:
+            return list(range(len(adds.entries)))
         taken, left, ledgers = list[int](), list[int](), list[LedgerState]()
-        get, dirty, admit = self._ledgers.get, self._ledgers.dirty, self._admit
+        get, dirty, same = self._ledgers.get, self._ledgers.dirty, hmac.compare_digest
+        in_doubt, is_below_floor = self._ledgers.doubt is not None, self._ledgers.is_below_floor
         columns = zip(adds.ledger_ids, adds.ledger_keys, adds.terms, entries.entry_ids, strict=True)
         for index, (ledger_id, key, term, entry_id) in enumerate(columns):
             ledger = get(ledger_id)
-            slow = entry_id < ledger.highest_plus_one or ledger.slow_adds is not None or ledger.dropped
-            if slow or ledger.ledger_key is None:
-                left.append(index)
-                continue
-            try:
-                admit(ledger, key, False, term)
-            except OctavoError:
+            pinned = ledger.ledger_key
+            # Nothing passes here that `_admit` would refuse.
+            is_next = entry_id >= ledger.highest_plus_one and ledger.slow_adds is None
+            is_gone, is_fenced = ledger.dropped or ledger.deleted, ledger.fenced and term <= ledger.fenced_term
+            is_doubted = (in_doubt or ledger.in_doubt) and is_below_floor(ledger, term)
+            if not is_next or is_gone or is_fenced or is_doubted or pinned is None or not same(pinned, key):
                 left.append(index)
                 continue
             dirty[ledger_id] = ledger  # from here on the table keeps this very object

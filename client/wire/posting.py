@@ -52,6 +52,9 @@ class Frames(Protocol):
     def deliver(self, on_outcome: OnOutcome, outcome: Outcome) -> None:
         """Call this with the outcome; a defect met there is reported."""
 
+    def report_defect(self, error: Exception) -> None:
+        """Handling an outcome has failed."""
+
     def lost_error(self) -> OctavoError:
         """The outcome of a request on a connection that is lost: one instance for each."""
 
@@ -171,7 +174,10 @@ class Posting:
         if not pack.left and self.packs.remove(pack.first_id) is not None:
             self._frames.take(pack.first_id)
         for on_outcome, outcome in settled:
-            self._frames.deliver(on_outcome, outcome)
+            try:
+                on_outcome(outcome)
+            except Exception as error:  # as `Frames.deliver` does, without its call for every answer
+                self._frames.report_defect(error)
 
     def _pack_over(self, first_id: int, outcome: Outcome) -> None:
         """The frame of a pack has an outcome as a whole: it timed out, or the connection is lost."""

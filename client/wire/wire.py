@@ -452,9 +452,13 @@ class Wire(asyncio.Protocol):
         try:
             on_outcome(outcome)
         except Exception as error:  # a defect in one ledger's writer must not lose the replies to other ledgers
-            self._loop.call_exception_handler(
-                {"message": f"{self._name}: handling an outcome failed", "exception": error, "protocol": self}
-            )
+            self.report_defect(error)
+
+    def report_defect(self, error: Exception) -> None:
+        """Handling an outcome has failed."""
+        self._loop.call_exception_handler(
+            {"message": f"{self._name}: handling an outcome failed", "exception": error, "protocol": self}
+        )
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 

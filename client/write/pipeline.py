@@ -354,6 +354,8 @@ class Pipeline:
             return _NOTHING
         run.confirmed |= bit
         if number == self._head:
+            if run.confirmed.bit_count() < self._quorums.ack_quorum:
+                return _NOTHING  # of fewer bookies than Qa no write set has Qa
             effects = self._acknowledge()
             self._release()
             return effects

@@ -288,7 +288,7 @@ class LedgerWriter(Closable):
             return
         payloads = batch.payloads
         try:
-            for start, stop in frames_of(payloads):
+            for start, stop in frames_of(payloads) if len(payloads) > 1 else ((0, 1),):
                 core.send(payloads if start == 0 and stop == len(payloads) else payloads[start:stop])
         except Exception as error:  # a broken invariant: nothing may be added any more
             core.fail(internal_error(self.id, error))

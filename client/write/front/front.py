@@ -340,7 +340,8 @@ class Front:
         payloads = self.payloads
         due_at = self._flow.due_at
         early = due_at > 0.0 and self._now() < due_at
-        if payloads and not should_wait_for_more(len(self.batches), payloads, early=early):
+        waits = (early or self.batches) and should_wait_for_more(len(self.batches), payloads, early=early)
+        if payloads and not waits:
             if self._frame_interval_seconds and (
                 left := interval_left(payloads, self.loop.time(), self._next_frame_at)
             ):

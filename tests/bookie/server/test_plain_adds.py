@@ -16,6 +16,7 @@ from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.request_counts import RequestCounts
 from octavo.bookie.storage.admission import Done
+from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.protocol.entries import verify_lone_entries
 from octavo.protocol.errors import (
@@ -27,6 +28,8 @@ from octavo.protocol.errors import (
     ProtocolError,
 )
 from octavo.protocol.frames import LENGTH, FrameDecoder, unpack_body
+from octavo.protocol.held_entries import Doubt
+from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import (
     Add,
     AddFlag,
@@ -407,6 +410,47 @@ async def test_ledgers_that_are_not_as_usual_are_left_out() -> None:
     assert [len(entries) for entries in await all_held(storage)] == [
         1 if index == 2 else 2 for index in range(len(SCRIPTS))
     ]
+    await storage.close()
+
+
+FENCED_UP_TO = 3
+
+
+def mark(state: LedgerState, number: int) -> None:
+    """Make it one of several states that a ledger can be in; those of numbers from 8 on are as usual."""
+    state.fenced = number in {0, 1, 2}
+    state.fenced_term = FENCED_UP_TO if number in {1, 2} else 0
+    state.deleted = number == 3
+    state.dropped = number == 4
+    state.in_doubt = number in {2, 5}
+    state.ledger_key = None if number == 6 else b"another key" if number == 7 else state.ledger_key
+
+
+@pytest.mark.parametrize("term", [0, FENCED_UP_TO, FENCED_UP_TO + 1])
+@pytest.mark.parametrize("doubt", [None, Doubt(SCRIPTS[14].ledger_id, term_floors={SCRIPTS[12].ledger_id: 3})])
+async def test_what_is_taken_is_what_would_be_taken_of_adds_that_came_alone(term: int, doubt: Doubt | None) -> None:
+    storage = await opened(MemoryFileSystem())
+    await begun(storage)
+    storage.ledgers.doubt = doubt
+    for number, ledger in enumerate(SCRIPTS):
+        mark(storage.ledgers.get(ledger.ledger_id), number)
+    ids = [ledger.ledger_id for ledger in SCRIPTS]
+    first = place(term, 0) if term else 1
+    entries = [seal(ledger_id, first, [b"x"])[0] for ledger_id in ids]
+    adds = PlainAdds(ids, [ledger.key for ledger in SCRIPTS], [term] * len(SCRIPTS), entries)
+    verified = verify_lone_entries(ids, entries)
+    assert verified is not None
+    left = storage.writer.add_plain_then(adds, verified, Outcome())
+    refused = []
+    for index, ledger in enumerate(SCRIPTS):
+        try:
+            await storage.writer.force(LedgerId(ledger.ledger_id), ledger.key, term)  # refused as an add would be
+        except OctavoError:
+            refused.append(index)
+    slow = [number for number in (4, 6) if number not in refused]
+    assert left == sorted(refused + slow)
+    assert {3, 7} <= set(refused)
+    storage.ledgers.doubt = None
     await storage.close()
 
 

@@ -36,6 +36,9 @@ class LostByTheFirstFrame:
     def deliver(self, on_outcome: OnOutcome, outcome: Outcome) -> None:
         on_outcome(outcome)
 
+    def report_defect(self, error: Exception) -> None:
+        raise error
+
     def lost_error(self) -> OctavoError:
         return BookieUnavailableError("lost", may_have_happened=True)
 
