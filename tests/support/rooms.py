@@ -409,6 +409,11 @@ ROOMS = {
             "gateway.codes",
         }
     ),
+    "gateway.groups": frozenset(
+        {
+            "gateway.codes",
+        }
+    ),
     "gateway.leading": frozenset(
         {
             "gateway.codes",
