@@ -17,7 +17,7 @@ STABLE      each member has its partitions                 PREPARING, when a mem
 
 Three things hold in every order of events (rule K11):
 
-1. A request of an older generation, or of a member that the group does not know, changes nothing and is told so. So a
+1. A request of an older generation, or of a member that the group does not know, changes nothing and is refused. So a
    member that stood still commits nothing and learns that it must join again.
 2. All assignments of a generation are of one leader's one SyncGroup. No member gets another one in that generation.
 3. Assignments are given out, and commits taken, only once the generation is durable: so generations rise also across
@@ -95,7 +95,7 @@ class Generation(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What the shell has to do."""
+    """The work that is left to the shell."""
 
     answers: tuple[Answer, ...]
     generation: Generation | None
@@ -137,7 +137,7 @@ class Group:
         return self._members
 
     def take_output(self) -> Output:
-        """What has been decided since the last call."""
+        """The answers and the generation that were decided since the last call."""
         output = Output(tuple(self._answers), self._to_store)
         self._answers, self._to_store = [], None
         return output
