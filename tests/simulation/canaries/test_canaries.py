@@ -160,7 +160,7 @@ CHAIN, STREAM = ("logs=1", "log_streams=0", "agents=0"), ("logs=1", "log_streams
 
 HARDSHIPS = {
     "candidate-ignores-its-lease": ("quick", 5, ("absences=1", *CHAIN)),
-    "kept-metadata-are-believed": ("small", 63, ("keepsakes=1", *STREAM)),
+    "kept-metadata-are-believed": ("small", 8, ("keepsakes=1", *STREAM)),
     "withdrawn-add-is-sent": ("small", 4, ("impatience=1", *CHAIN)),
     "flush-waits-for-last": ("small", 3, ("impatience=1", *STREAM)),
     "identity-is-not-confirmed": ("quick", 1, ("returns=1", "logs=0")),
