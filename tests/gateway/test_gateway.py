@@ -11,7 +11,7 @@ from octavo.gateway.leading.recent import BYTES_MAX as RECENT_BYTES_MAX
 from octavo.gateway.records.batch import read_header
 from octavo.gateway.records.names import anchor_document, snapshots_prefix
 from octavo.protocol.messages import Op
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster, now_ms, open_gateway_cluster
 from support.kafka.batches import batch_of
 from support.kafka.client import (
     CREATE_TOPICS,
@@ -412,3 +412,40 @@ async def test_a_partition_whose_lead_is_lost_is_led_again_by_the_next_request(
     await eventually(is_led_again)
     assert codes <= {Code.NONE, Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE}
     assert (await client.fetch("orders", 0)).high_watermark == 2
+
+
+async def test_the_next_gateway_reads_on_behind_a_snapshot(cluster: GatewayCluster) -> None:
+    """The first gateway ends in order, and stores one; the second adds more, and is lost without another (rule K5)."""
+    first = await cluster.gateway()
+    async with await KafkaClient.connect(first.port) as client:
+        await client.metadata("orders")
+        assert await produce(client, of_producer(0, b"x")) == (Code.NONE, 0)
+    await first.close()
+    second = await cluster.gateway()
+    async with await KafkaClient.connect(second.port) as client:
+        assert await produce(client, of_producer(1, b"x", b"y")) == (Code.NONE, 1)
+        waiting = asyncio.create_task(cluster.gateway())
+        await cluster.lose_leases_of(second)
+        third = await waiting
+    async with await KafkaClient.connect(third.port) as client:
+        assert await produce(client, of_producer(1, b"x", b"y")) == (Code.NONE, 1), "a repeat"
+        assert await produce(client, of_producer(3, b"z")) == (Code.NONE, 3)
+
+
+async def test_offsets_go_on_behind_a_batch_that_is_older_than_what_a_leader_reads(cluster: GatewayCluster) -> None:
+    """Two days later, and without a snapshot: its producer counts as forgotten, its offsets do not (rule K2)."""
+    first = await cluster.gateway()
+    async with await KafkaClient.connect(first.port) as client:
+        await client.metadata("orders")
+        assert await produce(client, of_producer(0, b"x", b"y", producer_id=0)) == (Code.NONE, 0)
+        await client.ask(INIT_PRODUCER_ID, 1, {"transactional_id": None, "transaction_timeout": milliseconds(1000)})
+    await first.close()
+    names = [name async for name in cluster.logs.store.list_documents("kafka/producers/")]
+    for name in names:
+        await cluster.logs.store.delete_document(name)
+    cluster.clock_ms = lambda: now_ms() + 2 * 24 * 3600 * 1000
+    second = await cluster.gateway()
+    async with await KafkaClient.connect(second.port) as client:
+        assert await produce(client, of_producer(2, b"z", producer_id=0)) == (Code.NONE, 2)
+        assert await produce(client, of_producer(9, b"z", producer_id=5000)) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+        assert (await client.fetch("orders", 0)).high_watermark == 3
