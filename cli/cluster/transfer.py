@@ -284,12 +284,25 @@ def _parts(file: Path, read: Any) -> Iterator[Any]:
 
 
 def _restorable(file: Path, terms_skipped: int) -> "Iterator[DumpRecord]":
-    """The records of a verified dump as they are to be stored."""
-    from octavo.metadata.updates.dump import ClusterFacts, DumpEnd, read_dump
+    """The records of a verified dump as they are to be stored.
 
+    Ids of producers that were given out since the dump may stand in logs of topics, so the counter is raised (rule K6).
+    It comes last: there may be topics, and no counter yet.
+    """
+    from octavo.gateway.topics.document import TOPICS_PREFIX
+    from octavo.gateway.topics.producer_ids import DOCUMENT as PRODUCER_IDS
+    from octavo.gateway.topics.producer_ids import raised_counter
+    from octavo.metadata.updates.dump import ClusterFacts, Document, DumpEnd, read_dump
+
+    has_topics, counter = False, None
     for part in _parts(file, read_dump):
-        if not isinstance(part, ClusterFacts | DumpEnd):
+        if isinstance(part, Document) and part.name == PRODUCER_IDS:
+            counter = part.value
+        elif not isinstance(part, ClusterFacts | DumpEnd):
+            has_topics |= isinstance(part, Document) and part.name.startswith(TOPICS_PREFIX)
             yield _with_later_terms(part, terms_skipped)
+    if has_topics or counter is not None:
+        yield Document(PRODUCER_IDS, raised_counter(counter, terms_skipped))
 
 
 def _with_later_terms(record: "DumpRecord", terms_skipped: int) -> "DumpRecord":

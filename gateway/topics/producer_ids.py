@@ -10,6 +10,8 @@ from octavo.protocol.errors import MetadataConflictError
 DOCUMENT: Final = "kafka/producer-ids"
 _FORMAT: Final = 1
 
+_IDS_SKIPPED_A_TERM: Final = 1_000_000
+
 BLOCK: Final = 1000
 """Ids taken at a time: one write of the metadata for a thousand producers. What is left of a block is never used."""
 
@@ -30,6 +32,18 @@ def decode_counter(value: bytes) -> int:
     if next_id < 0:
         raise reader.damaged("the counter is below 0")
     return next_id
+
+
+def raised_counter(value: bytes | None, terms_skipped: int) -> bytes:
+    """The stored form of the counter of a restored cluster, above every id that was given out since the dump.
+
+    ``value``: that of the dump, if it has one. ``terms_skipped``: by the dump's age, as for terms; no cluster gives out
+    as many ids in a second.
+
+    Raises:
+        MetadataError: The value is damaged.
+    """
+    return encode_counter((0 if value is None else decode_counter(value)) + terms_skipped * _IDS_SKIPPED_A_TERM)
 
 
 class ProducerIds:
