@@ -20,6 +20,7 @@ from octavo.bookie.memory.answer_memory import AnswerQueue
 from octavo.bookie.server.access import Gate
 from octavo.bookie.server.clients import Client
 from octavo.bookie.server.held import HeldRequests
+from octavo.bookie.server.limits import STRANGER_FRAME_BYTES_MAX
 from octavo.bookie.server.lookups import Lookup, Lookups
 from octavo.bookie.server.packed_requests import PackedRequests
 from octavo.bookie.server.questions import Question, Questions
@@ -89,10 +90,6 @@ CAPABILITIES = (
     CAPABILITY_SUBSCRIPTIONS,
 )
 """What this bookie understands beyond the protocol's version."""
-
-STRANGER_FRAME_BYTES_MAX = 64 * 1024
-"""Largest frame of a client that has not been authenticated where that is required: it has nothing to say but its hello
-and who it is."""
 
 WRITE_BUFFER_BYTES_HIGH = 4 * 1024 * 1024
 """Unsent bytes of a connection above which none of its look-ups is started."""

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 
 from octavo.protocol.limits import HELLO_TIMEOUT_SECONDS
 
+STRANGER_FRAME_BYTES_MAX = 64 * 1024
+"""Largest frame of a client that has not been authenticated where that is required: it has nothing to say but its hello
+and who it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:

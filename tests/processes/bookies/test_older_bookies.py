@@ -29,7 +29,7 @@ HIDING = """
 import sys
 from octavo.bookie.server import connection
 from octavo.cli.main import main
-connection.CAPABILITIES = tuple(one for one in connection.CAPABILITIES if one not in ("terms", "packs"))
+connection.CAPABILITIES = tuple(one for one in connection.CAPABILITIES if one not in ("terms", "packs", "subscriptions"))
 connection.is_pack = lambda values: False
 sys.exit(main())
 """
