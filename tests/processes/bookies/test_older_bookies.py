@@ -29,7 +29,8 @@ HIDING = """
 import sys
 from octavo.bookie.server import connection
 from octavo.cli.main import main
-connection.CAPABILITIES = tuple(one for one in connection.CAPABILITIES if one not in ("terms", "packs", "subscriptions"))
+newer = ("terms", "packs", "subscriptions")
+connection.CAPABILITIES = tuple(one for one in connection.CAPABILITIES if one not in newer)
 connection.is_pack = lambda values: False
 sys.exit(main())
 """
