@@ -138,7 +138,7 @@ LOG_COPIES = {
 
 REPAIR = {
     "repair-open-fragment": ("", 12),
-    "repair-doubt-ends-early": ("blackout", 85),
+    "repair-doubt-ends-early": ("blackout", 2),
     "repair-floor-lifted": ("amnesia", 9),
 }
 """Canary in repair -> a siege, and the first seed to try, of small universes with agents."""
