@@ -42,7 +42,7 @@ async def client_of(bookie: Bookie) -> AsyncIterator[RawClient]:
     host, _, port = bookie.address.rpartition(":")
     async with RawClient(host, int(port)) as client:
         hello = await client.greet()
-        assert hello.capabilities == ("repair", "deferred-sync", "terms", "packs")
+        assert hello.capabilities == ("repair", "deferred-sync", "terms", "packs", "subscriptions")
         yield client
 
 

@@ -37,6 +37,7 @@ from octavo.protocol.messages import (
     ReadFlag,
     ReadLac,
     Request,
+    Subscribe,
     WriteLac,
 )
 from octavo.repair.base.ask_bookie import may_serve, serves
@@ -62,6 +63,7 @@ OPERATIONS: dict[str, Request] = {
     "read": read(LEDGER, 0, 9),
     "read_lac": ReadLac(LEDGER, b"", ReadFlag.NONE, 0, None, 0, 0, 0),
     "list": ListEntries(LEDGER, 0, 9),
+    "subscribe": Subscribe(1, LEDGER, b"", 0, 0, None),
     "add": add(LEDGER, seal(LEDGER, 1, [b"x"])),
     "recovery add": add(LEDGER, seal(LEDGER, 2, [b"x"]), recovery=True),
     "private add": Add(8, key_of(8), AddFlag.PRIVATE, 0, seal(8, 0, [b"x"])),
@@ -79,7 +81,7 @@ OPERATIONS: dict[str, Request] = {
 """Every operation, in an order in which a principal who may do all of them can."""
 
 OBSERVE = {"ping", "info"}
-READ = OBSERVE | {"read", "read_lac", "list"}
+READ = OBSERVE | {"read", "read_lac", "list", "subscribe"}
 WRITE = {
     "add", "recovery add", "private add", "deferred add", "write_lac", "force",
     "fencing read_lac", "fencing read", "fencing read for repair",
