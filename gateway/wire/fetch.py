@@ -73,9 +73,8 @@ def decode_fetch(view: memoryview, version: int) -> FetchRequest:
         MalformedError: It is not of this form.
     """
     reader = Reader(view, flexible=version >= _FLEXIBLE_FROM)
-    partitions: list[WantedPartition] = []
 
-    def partition(topic: str) -> None:
+    def partition(topic: str) -> WantedPartition:
         index = reader.int32()
         epoch = reader.int32() if version >= _EPOCH_FROM else NO_EPOCH
         offset = reader.int64()
@@ -83,26 +82,17 @@ def decode_fetch(view: memoryview, version: int) -> FetchRequest:
             reader.int32()  # the last epoch that the consumer has read
         if version >= _START_OFFSET_FROM:
             reader.int64()  # of a follower
-        partitions.append(WantedPartition(topic, index, epoch, offset, reader.int32()))
+        wanted = WantedPartition(topic, index, epoch, offset, reader.int32())
         reader.end_of_structure()
-
-    def topic() -> None:
-        name = reader.string() or ""
-        reader.array(lambda: partition(name))
-        reader.end_of_structure()
-
-    def forgotten() -> None:
-        reader.string()
-        reader.array(reader.int32)
-        reader.end_of_structure()
+        return wanted
 
     reader.int32()  # the id of a replica; consumers have none
     wait_ms_max, bytes_min, bytes_max = reader.int32(), reader.int32(), reader.int32()
     reader.int8()  # the isolation level: without transactions all are the same
     session = (reader.int32(), reader.int32()) if version >= _SESSION_FROM else (NO_SESSION, -1)
-    reader.array(topic)
+    partitions = reader.topics(partition)
     if version >= _SESSION_FROM:
-        reader.array(forgotten)
+        reader.topics(lambda _: reader.int32())  # those that leave the session
     if version >= _RACK_FROM:
         reader.string()
     reader.end_of_structure()
@@ -117,16 +107,7 @@ def encode_fetched(partitions: list[FetchedPartition], version: int, code: Code 
     if version >= _SESSION_FROM:
         writer.int16(code)
         writer.int32(NO_SESSION)
-    topics: dict[str, list[FetchedPartition]] = {}
-    for one in partitions:
-        topics.setdefault(one.topic, []).append(one)
-    writer.array(len(topics))
-    for name, answers in topics.items():
-        writer.string(name)
-        writer.array(len(answers))
-        for answer in answers:
-            _encode_partition(writer, answer, version)
-        writer.end_of_structure()
+    writer.topics(partitions, lambda answer: _encode_partition(writer, answer, version))
     writer.end_of_structure()
     return writer.pieces()
 

@@ -8,9 +8,10 @@ Everything is read from a view of the request, and nothing is copied but names. 
 are left before anything is made of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
 
@@ -96,6 +97,18 @@ class Reader:
         """The items of an array; none for null."""
         return list(self._items(item))
 
+    def topics[T](self, partition: Callable[[str], T]) -> list[T]:
+        """An array of topics, each a name and an array of partitions: what ``partition`` reads of each of them, given
+        the name."""
+
+        def topic() -> list[T]:
+            name = self.string() or ""
+            partitions = self.array(lambda: partition(name))
+            self.end_of_structure()
+            return partitions
+
+        return list(chain.from_iterable(self.array(topic)))
+
     def _items[T](self, item: Callable[[], T]) -> Iterator[T]:
         length = self._length(_INT32)
         if length > self.left:
@@ -114,6 +127,13 @@ class Reader:
         """Raise :class:`MalformedError` if anything is left."""
         if self.left:
             raise MalformedError(f"{self.left} bytes follow the last field")
+
+
+class OfTopic(Protocol):
+    """The answer for a partition of a topic."""
+
+    @property
+    def topic(self) -> str: ...
 
 
 class Writer:
@@ -164,6 +184,19 @@ class Writer:
     def array(self, length: int) -> None:
         """The beginning of an array; its items follow."""
         self._length(length, _INT32)
+
+    def topics[T: OfTopic](self, answers: Iterable[T], write: Callable[[T], None]) -> None:
+        """An array of topics, each a name and an array of partitions, which ``write`` writes."""
+        by_topic: dict[str, list[T]] = {}
+        for answer in answers:
+            by_topic.setdefault(answer.topic, []).append(answer)
+        self.array(len(by_topic))
+        for name, partitions in by_topic.items():
+            self.string(name)
+            self.array(len(partitions))
+            for partition in partitions:
+                write(partition)
+            self.end_of_structure()
 
     def data(self, pieces: list[bytes]) -> None:
         """Bytes, the pieces one after another."""

@@ -69,39 +69,23 @@ def decode_produce(view: memoryview, version: int) -> ProduceRequest:
         MalformedError: It is not of this form.
     """
     reader = Reader(view, flexible=version >= _FLEXIBLE_FROM)
-    batches: list[PartitionBatch] = []
 
-    def partition(topic: str) -> None:
-        index = reader.int32()
-        batches.append(PartitionBatch(topic, index, reader.data() or memoryview(b"")))
+    def partition(topic: str) -> PartitionBatch:
+        batch = PartitionBatch(topic, reader.int32(), reader.data() or memoryview(b""))
         reader.end_of_structure()
-
-    def topic() -> None:
-        name = reader.string() or ""
-        reader.array(lambda: partition(name))
-        reader.end_of_structure()
+        return batch
 
     transactional_id = reader.string() if version >= _TRANSACTIONAL_FROM else None
-    request = ProduceRequest(transactional_id, reader.int16(), reader.int32(), batches)
-    reader.array(topic)
+    request = ProduceRequest(transactional_id, reader.int16(), reader.int32(), reader.topics(partition))
     reader.end_of_structure()
     reader.end()
     return request
 
 
 def encode_produced(partitions: list[PartitionProduced], version: int) -> list[bytes | bytearray]:
-    """The answer behind its header. Partitions of one topic follow each other."""
+    """The answer behind its header."""
     writer = Writer(flexible=version >= _FLEXIBLE_FROM)
-    topics: dict[str, list[PartitionProduced]] = {}
-    for one in partitions:
-        topics.setdefault(one.topic, []).append(one)
-    writer.array(len(topics))
-    for name, answers in topics.items():
-        writer.string(name)
-        writer.array(len(answers))
-        for answer in answers:
-            _encode_partition(writer, answer, version)
-        writer.end_of_structure()
+    writer.topics(partitions, lambda answer: _encode_partition(writer, answer, version))
     if version >= _THROTTLE_FROM:
         writer.int32(0)
     writer.end_of_structure()
