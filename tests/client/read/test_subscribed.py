@@ -10,9 +10,16 @@ import pytest
 from octavo.client.options import ClientOptions
 from octavo.client.read.feeds import Feeds
 from octavo.metadata.store.values import Versioned
-from octavo.protocol.entries import Entry
-from octavo.protocol.errors import BookieOverloadedError, ClientClosedError, NoSuchLedgerError
+from octavo.protocol.entries import Entry, derive_secrets
+from octavo.protocol.errors import (
+    BookieOverloadedError,
+    ClientClosedError,
+    NoSuchLedgerError,
+    OctavoError,
+    OctavoTimeoutError,
+)
 from octavo.protocol.frames import frame_of
+from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import Op, Ping, ReadLac
 from octavo.protocol.pushes import Push, PushFlag, encode_pushes
 from support.clusters.pushing import Pusher
@@ -474,3 +481,36 @@ async def test_readers_with_another_password_share_nothing() -> None:
         versioned = Versioned(term, version)
         assert feeds.feed(versioned, secrets) is feeds.feed(versioned, secrets)
         assert feeds.feed(versioned, secrets) is not feeds.feed(versioned, other)
+
+
+class Listener:
+    """A reader, as its feed sees it, that counts how often it is to read the metadata."""
+
+    def __init__(self) -> None:
+        self.metadata_wanted = 0
+
+    def heard(self, *_: object) -> None: ...
+
+    def brought(self, *_: object) -> None: ...
+
+    def feed_failed(self, error: OctavoError) -> None: ...
+
+    def read_metadata_again(self) -> None:
+        self.metadata_wanted += 1
+
+
+async def test_each_poll_that_brings_nothing_asks_for_the_metadata_at_once() -> None:
+    """Rule V4. Nothing else would, until nothing has been heard for the time of a poll."""
+    async with world_of() as world:
+        stored = await world.cluster.store.read_ledger(world.ledger.id)
+        feed = (await feeds_of(world)).feed(
+            Versioned(stored.value.current_term, stored.version), derive_secrets(b"", world.ledger.id)
+        )
+        listener = Listener()
+        feed.join(listener)
+        for times in (1, 2, 3):
+            feed.nothing_heard(BookieId("b0"), None)
+            assert listener.metadata_wanted == times
+        feed.nothing_heard(BookieId("b0"), OctavoTimeoutError("no answer", may_have_happened=False))
+        assert listener.metadata_wanted == 4
+        feed.leave(listener)
