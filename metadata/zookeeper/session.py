@@ -176,9 +176,15 @@ class Session:
     async def call_together(
         self, *requests: Request, session_id: int | None = None, on_sent: Callable[[], None] | None = None
     ) -> list[Answer]:
-        """As :meth:`call`, for several requests that are sent in order, directly after one another."""
+        """As :meth:`call`, for several requests that are sent in order, directly after one another. In ``check``, raises
+        :class:`ConnectionResetError` when the connection that is checked breaks."""
         if self._checking is not None and asyncio.current_task() is self._task:
-            return await _ask(self._checking, requests)
+            try:
+                return await _ask(self._checking, requests)
+            except AnswerLostError as error:
+                # Callers repeat requests whose answers are lost. A check is of one connection, which is not replaced
+                # before the check has ended: repeated, it would keep the event loop busy for ever.
+                raise ConnectionResetError(str(error)) from error
         while True:
             while not self.connected:
                 await self._wait_change()

@@ -256,6 +256,18 @@ async def test_destroying_that_was_interrupted_is_seen_and_finished(uri: str, op
         await open_zookeeper_store(uri)
 
 
+@pytest.mark.parametrize("kind", [SYNC, GET])
+async def test_connection_that_breaks_while_the_cluster_is_checked_is_replaced(
+    store: MetadataStore, proxy: ZooKeeperProxy, kind: int
+) -> None:
+    """The first thing that a new connection carries is the check; the event loop goes on when that is lost."""
+    await new_ledger(store)
+    proxy.lose_request = kind
+    proxy.cut()
+    await soon(proxy.lost.wait())
+    await soon(new_ledger(store))
+
+
 async def test_handle_notices_that_its_cluster_has_been_replaced(
     store: MetadataStore, other: MetadataStore, proxy: ZooKeeperProxy
 ) -> None:
