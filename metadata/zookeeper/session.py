@@ -176,8 +176,8 @@ class Session:
     async def call_together(
         self, *requests: Request, session_id: int | None = None, on_sent: Callable[[], None] | None = None
     ) -> list[Answer]:
-        """As :meth:`call`, for several requests that are sent in order, directly after one another. In ``check``, raises
-        :class:`ConnectionResetError` when the connection that is checked breaks."""
+        """As :meth:`call`, for several requests that are sent in order, directly after one another. In ``check``,
+        raises :class:`ConnectionResetError` when the connection that is checked breaks."""
         if self._checking is not None and asyncio.current_task() is self._task:
             try:
                 return await _ask(self._checking, requests)
