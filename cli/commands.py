@@ -53,7 +53,7 @@ def _octavo(
 
 
 def command_line(first_word: str | None = None) -> typer.Typer:
-    """The commands that begin with this word; all commands for any other word and for None.
+    """The commands that begin with this word; none for ``--version``, all commands for any other word and for None.
 
     A process runs one command: loading all of them would take longer than most commands run.
     """
@@ -67,7 +67,8 @@ def command_line(first_word: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )
     app.callback()(_octavo)
-    for word in [first_word] if first_word in PARTS else PARTS:
+    needed = [first_word] if first_word in PARTS else [] if first_word == "--version" else PARTS
+    for word in needed:
         part = import_module(PARTS[word])
         if hasattr(part, "register"):
             part.register(app)
@@ -79,7 +80,8 @@ def command_line(first_word: str | None = None) -> typer.Typer:
 def run(arguments: Sequence[str] | None) -> int:
     """Run the command line ``arguments`` (None: those of the process); the exit status.
 
-    A mistake in the command line is reported in one line, like every other error.
+    A mistake in the command line is reported in one line, like every other error. A command that needs another word
+    shows its help on standard error.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -94,8 +96,9 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def _report_usage(error: Any) -> int:
-    if isinstance(error, typer.BadParameter) and (fault := _fault_in_value(error.__cause__)) is not None:
-        error.message = fault
+    if type(error).__name__ == "NoArgsIsHelpError":  # Typer does not export it; its text is the whole help
+        print(error.format_message(), file=sys.stderr)
+        return int(error.exit_code)
     text = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     if text and context is not None:
@@ -103,28 +106,3 @@ def _report_usage(error: Any) -> int:
     if text:  # empty when only the help was requested
         print_error(text)
     return int(error.exit_code)
-
-
-def _fault_in_value(cause: Any) -> str | None:
-    """The fault in the value of an option, in the words of a command line; None: as Typer says it.
-
-    Typer passes on the words of Pydantic, which are written for the fields of a program and do not show the value.
-    """
-    errors = getattr(cause, "errors", None)
-    if not isinstance(cause, ValueError) or errors is None:
-        return None
-    fault = errors()[0]
-    value, limits = fault["input"], fault.get("ctx", {})
-    words = {
-        "greater_than_equal": f"{value} is below {limits.get('ge')}",
-        "less_than_equal": f"{value} is above {limits.get('le')}",
-        "value_error": str(limits.get("error")),
-        **dict.fromkeys(_NOT_WHOLE, f"{value!r} is not a whole number"),
-        **dict.fromkeys(_NOT_A_NUMBER, f"{value!r} is not a number"),
-    }
-    is_nan = isinstance(value, str) and value.strip().lower() in {"nan", "+nan", "-nan"}  # neither above nor below
-    return f"{value!r} is not a number" if is_nan and "equal" in fault["type"] else words.get(fault["type"])
-
-
-_NOT_WHOLE = ("int_parsing", "int_parsing_size", "int_from_float", "int_type")
-_NOT_A_NUMBER = ("float_parsing", "float_type", "finite_number")

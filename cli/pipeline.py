@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo.cli.ledger.commands import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.numbers import number
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_NOTHING_DONE,
@@ -272,8 +273,8 @@ async def inventory(
             for share in shares
         ],
     )
-    for kind, number in found.not_counted.items():
-        print_line(f"not counted: the last fragments of {number:,} {kind}s, which have no end yet")
+    for kind, count in found.not_counted.items():
+        print_line(f"not counted: the last fragments of {count:,} {kind}s, which have no end yet")
     print_line(f"imbalance {found.imbalance:.2f} (bytes of the fullest bookie divided by the mean)")
 
 
@@ -337,6 +338,7 @@ async def clean(
             "--older-than",
             metavar="SECONDS",
             min=0,
+            callback=number,
             help="Treat the job of an unpublished ledger of this age as failed.",
         ),
     ] = CLEAN_AGE_SECONDS,

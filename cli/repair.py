@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from octavo.cli.numbers import number
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -51,7 +52,11 @@ BookieArgument = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the
 TimeoutOption = Annotated[
     float | None,
     typer.Option(
-        "--timeout", metavar="SECONDS", min=0, help="Give up after this time. The default is to wait for ever."
+        "--timeout",
+        metavar="SECONDS",
+        min=0,
+        callback=number,
+        help="Give up after this time. The default is to wait for ever.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]

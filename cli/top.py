@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from octavo.cli.numbers import number
 from octavo.cli.rates import compare
 from octavo.cli.session import Session, command
 
@@ -23,7 +24,9 @@ async def top(
     once: Annotated[bool, typer.Option("--once", help="Measure one interval, print it and end.")] = False,
     interval: Annotated[
         float,
-        typer.Option("--interval", metavar="SECONDS", min=0.2, max=3600, help="Time between two measurements."),
+        typer.Option(
+            "--interval", metavar="SECONDS", min=0.2, max=3600, callback=number, help="Time between two measurements."
+        ),
     ] = 2.0,
 ) -> None:
     """Watch what the bookies of the cluster do.

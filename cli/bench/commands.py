@@ -27,6 +27,7 @@ from octavo.cli.ledger.commands import (
     SyncOption,
     WriteQuorumOption,
 )
+from octavo.cli.numbers import number
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -57,7 +58,9 @@ LEDGERS_NAMED_MAX = 20
 
 DurationOption = Annotated[
     float | None,
-    typer.Option("--duration", metavar="SECONDS", min=0.001, help="Time to measure. The default is 10 seconds."),
+    typer.Option(
+        "--duration", metavar="SECONDS", min=0.001, callback=number, help="Time to measure. The default is 10 seconds."
+    ),
 ]
 CountOption = Annotated[
     int | None,
@@ -73,6 +76,7 @@ RateOption = Annotated[
         "--rate",
         metavar="N",
         min=0.001,
+        callback=number,
         help="Start this number of operations per second. The latency of an operation is then measured from the time at"
         " which it was due.",
     ),
@@ -109,7 +113,11 @@ async def write(
     warm_up: Annotated[
         float,
         typer.Option(
-            "--warm-up", metavar="SECONDS", min=0, help="Time of the same load on other ledgers before measuring."
+            "--warm-up",
+            metavar="SECONDS",
+            min=0,
+            callback=number,
+            help="Time of the same load on other ledgers before measuring.",
         ),
     ] = 1.0,
     ensemble: EnsembleOption = 3,
@@ -125,6 +133,7 @@ async def write(
             metavar="SECONDS",
             min=0,
             max=1,
+            callback=number,
             help="Shortest time between frames with few adds: saves processor time at steady rates, for latency.",
         ),
     ] = 0.0,
@@ -200,6 +209,7 @@ async def read(
             "--duration",
             metavar="SECONDS",
             min=0.001,
+            callback=number,
             help="Read for this time, from the beginning again after the end of a ledger.",
         ),
     ] = None,
@@ -210,7 +220,10 @@ async def read(
     in_flight: InFlightOption = 1000,
     rate: RateOption = None,
     warm_up: Annotated[
-        float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Time of the same load before measuring.")
+        float,
+        typer.Option(
+            "--warm-up", metavar="SECONDS", min=0, callback=number, help="Time of the same load before measuring."
+        ),
     ] = 0.0,
     password_file: PasswordFileOption = None,
 ) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from octavo.cli.numbers import number
 from octavo.cli.session import CommandError, Session, command
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ async def disk(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory on the disk to measure.")],
     duration: Annotated[
         float,
-        typer.Option("--duration", metavar="SECONDS", min=0.1, max=3600, help="Time for each size of write."),
+        typer.Option(
+            "--duration", metavar="SECONDS", min=0.1, max=3600, callback=number, help="Time for each size of write."
+        ),
     ] = 3.0,
 ) -> None:
     """Measure how fast a disk syncs.

@@ -16,6 +16,7 @@ from octavo.cli.bench.log import Layout
 from octavo.cli.bench.logs import EntrySizeOption, LayoutOption
 from octavo.cli.bench.processes import Processes, grown, in_words, processor_per_entry
 from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.numbers import number
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, describe, finish, print_error
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import ID_MAX
@@ -54,13 +55,16 @@ async def bench_followers(
     processes: Annotated[
         int, typer.Option("--processes", metavar="N", min=1, max=64, help="Number of processes that they run in.")
     ] = 1,
-    rate: Annotated[float, typer.Option("--rate", metavar="N", min=0.1, help="Adds a second.")] = 1000.0,
+    rate: Annotated[
+        float, typer.Option("--rate", metavar="N", min=0.1, callback=number, help="Adds a second.")
+    ] = 1000.0,
     entry_size: EntrySizeOption = 1024,
     duration: Annotated[
-        float, typer.Option("--duration", metavar="SECONDS", min=0.001, help="Time to measure.")
+        float, typer.Option("--duration", metavar="SECONDS", min=0.001, callback=number, help="Time to measure.")
     ] = 10.0,
     warm_up: Annotated[
-        float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Time of the same load before that.")
+        float,
+        typer.Option("--warm-up", metavar="SECONDS", min=0, callback=number, help="Time of the same load before that."),
     ] = 1.0,
     through: Annotated[
         Through, typer.Option("--through", metavar="KIND", help="What is followed: a log or a ledger.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.numbers import number
 from octavo.cli.session import CommandError, Session, command, describe, finish
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
@@ -42,7 +43,10 @@ async def bench_log(
         typer.Option("--entry-size", metavar="BYTES", min=0, max=ENTRY_PAYLOAD_BYTES_MAX, help="Payload of an entry."),
     ] = 1024,
     duration: Annotated[
-        float, typer.Option("--duration", metavar="SECONDS", min=0.001, help="How long each measurement takes.")
+        float,
+        typer.Option(
+            "--duration", metavar="SECONDS", min=0.001, callback=number, help="How long each measurement takes."
+        ),
     ] = 3.0,
     rounds: Annotated[
         int,
@@ -57,13 +61,15 @@ async def bench_log(
         int, typer.Option("--rolls", metavar="N", min=0, help="Rolls during which adds are timed; 0: none.")
     ] = 20,
     roll_rate: Annotated[
-        float, typer.Option("--roll-rate", metavar="N", min=1, help="Adds a second while the log is rolled.")
+        float,
+        typer.Option("--roll-rate", metavar="N", min=1, callback=number, help="Adds a second while the log is rolled."),
     ] = 1000.0,
     failovers: Annotated[
         int, typer.Option("--failovers", metavar="N", min=0, help="Leaders killed with SIGKILL; 0: none.")
     ] = 3,
     lease_seconds: Annotated[
-        float, typer.Option("--lease-seconds", metavar="N", min=0.1, help="The lease of the leaders' lock.")
+        float,
+        typer.Option("--lease-seconds", metavar="N", min=0.1, callback=number, help="The lease of the leaders' lock."),
     ] = 2.0,
     layout: Annotated[
         Layout, typer.Option("--layout", metavar="LAYOUT", help="How the log is stored: stream or chain.")

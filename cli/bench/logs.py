@@ -14,6 +14,7 @@ from octavo.cli.bench.ledgers import Shape
 from octavo.cli.bench.log import Layout
 from octavo.cli.bench.processes import Processes, grown, in_words, processor_per_entry, share_of_a_core
 from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.numbers import number
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, describe, print_error
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
@@ -39,10 +40,16 @@ async def bench_logs(
     logs: LogsOption = 1000,
     entry_size: EntrySizeOption = 1024,
     duration: Annotated[
-        float, typer.Option("--duration", metavar="SECONDS", min=0.001, help="Time for which entries are added.")
+        float,
+        typer.Option(
+            "--duration", metavar="SECONDS", min=0.001, callback=number, help="Time for which entries are added."
+        ),
     ] = 10.0,
     idle: Annotated[
-        float, typer.Option("--idle", metavar="SECONDS", min=0, help="Time for which nothing happens, before that.")
+        float,
+        typer.Option(
+            "--idle", metavar="SECONDS", min=0, callback=number, help="Time for which nothing happens, before that."
+        ),
     ] = 10.0,
     layout: LayoutOption = Layout.STREAM,
     ensemble: EnsembleOption = 3,

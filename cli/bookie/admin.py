@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from octavo.cli.numbers import number
 from octavo.cli.output import print_json, print_line, print_table
 from octavo.cli.rates import LATENCIES
 from octavo.cli.session import CommandError, LogLevel, Session, command, directory_of_cluster
@@ -148,6 +149,7 @@ async def compact(
             metavar="SECONDS",
             min=0,
             max=24 * 3600,
+            callback=number,
             help="Do not compact now, but pause compaction for this time. 0 ends a pause. A disk that is short of"
             " space ends it, too.",
         ),
@@ -233,6 +235,7 @@ async def log_level(
             metavar="SECONDS",
             min=1,
             max=24 * 3600,
+            callback=number,
             help="Time after which the configured level returns.",
             show_default=True,
         ),

@@ -25,6 +25,7 @@ from octavo.cli.ledger.commands import (
     PrivateOption,
     WriteQuorumOption,
 )
+from octavo.cli.numbers import number
 from octavo.cli.session import (
     CommandError,
     PasswordFileOption,
@@ -53,7 +54,8 @@ class LayoutName(StrEnum):
 
 
 RetainSecondsOption = Annotated[
-    float | None, typer.Option("--retain-seconds", metavar="SECONDS", help="Drop segments older than this.")
+    float | None,
+    typer.Option("--retain-seconds", metavar="SECONDS", callback=number, help="Drop segments older than this."),
 ]
 RetainBytesOption = Annotated[
     int | None, typer.Option("--retain-bytes", metavar="BYTES", help="Drop the oldest segments above this size.")
@@ -182,6 +184,7 @@ async def append(
             "--lease-seconds",
             metavar="N",
             min=0.1,
+            callback=number,
             help="How long other clients wait for the lead if this process dies. The default is 10.",
         ),
     ] = None,

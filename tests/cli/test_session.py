@@ -4,16 +4,20 @@ import asyncio
 import fcntl
 import inspect
 import json
+import math
 import shlex
 import signal
 import subprocess
 import termios
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from octavo.cli import main as command_line
+from octavo.cli.commands import command_line as commands_of
 from octavo.cli.local.common import print_ready
 from octavo.cli.output import bytes_as_json, print_json, print_line, print_table, visible
 from octavo.cli.session import (
@@ -175,11 +179,11 @@ def test_usage(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
             ["ledger", "list", "--state", "bogus"],
             "Invalid value for '--state': 'bogus' is not one of 'open', 'in-recovery', 'at-rest', 'closed'",
         ),
-        (["ledger", "show", "seven"], "Invalid value for 'ID': 'seven' is not a whole number"),
-        (["ledger", "show", "9" * 5000], f"Invalid value for 'ID': '{'9' * 5000}' is not a whole number"),
-        (["up", "--bookies", "0"], "Invalid value for '--bookies': 0 is below 1"),
-        (["ledger", "show", str(2**63)], f"Invalid value for 'ID': {2**63} is above {2**63 - 1}"),
-        (["top", "--interval", "often"], "Invalid value for '--interval': 'often' is not a number"),
+        (["ledger", "show", "seven"], "Invalid value for 'ID': 'seven' is not a valid int range"),
+        (["ledger", "show", "9" * 5000], f"Invalid value for 'ID': '{'9' * 5000}' is not a valid int range"),
+        (["up", "--bookies", "0"], "Invalid value for '--bookies': 0 is not in the range 1<=x<=64"),
+        (["ledger", "show", str(2**63)], f"Invalid value for 'ID': {2**63} is not in the range 0<=x<={2**63 - 1}"),
+        (["top", "--interval", "often"], "Invalid value for '--interval': 'often' is not a valid float range"),
         (["top", "--interval", "nan"], "Invalid value for '--interval': 'nan' is not a number"),
     ],
 )
@@ -302,3 +306,32 @@ def test_the_command_for_other_shells_can_be_pasted(tmp_path: Path, capsys: pyte
 def test_bytes_in_json_are_text_where_they_are_text() -> None:
     assert bytes_as_json(b"caf\xc3\xa9") == "café"
     assert json.dumps(bytes_as_json(b"\xff")) == '{"base64": "/w=="}'
+
+
+def _commands(group: Any, path: str = "octavo") -> Iterator[tuple[str, Any]]:
+    for name, found in group.commands.items():
+        yield from _commands(found, f"{path} {name}") if hasattr(found, "commands") else [(f"{path} {name}", found)]
+
+
+def test_no_option_takes_nan_for_a_number() -> None:
+    """It would lie in every range."""
+    options = [
+        (path, option.name, option.callback)
+        for path, found in _commands(typer.main.get_command(commands_of()))
+        for option in found.params
+        if option.type.name.startswith("float")
+    ]
+    assert len(options) > 15
+    for path, name, callback in options:
+        assert callback is not None, f"{path}: the option {name} needs callback=number"
+        with pytest.raises(typer.BadParameter, match="'nan' is not a number"):
+            callback(None, None, math.nan)
+
+
+@pytest.mark.parametrize("words", [[], ["log"], ["cluster"]])
+def test_a_command_that_needs_another_word_shows_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(words) == 2
+    asked = capsys.readouterr()
+    assert command_line.main([*words, "--help"]) == 0
+    assert (asked.out, asked.err.rstrip()) == ("", capsys.readouterr().out.rstrip())
+    assert len(asked.err.splitlines()) > 10

@@ -45,7 +45,7 @@ def test_more_ledgers_than_adds_under_way_take_turns(cluster: Up) -> None:
 
 
 def test_no_ledgers_is_one_line(cluster: Up) -> None:
-    cluster.run("bench", "write", "--ledgers", 0).failed_with_one_line(2, "--ledgers", "0 is below 1")
+    cluster.run("bench", "write", "--ledgers", 0).failed_with_one_line(2, "--ledgers", "0 is not in the range")
 
 
 @pytest.mark.parametrize("layout", ["stream", "chain"])
@@ -70,7 +70,7 @@ def test_many_logs_as_a_table(cluster: Up) -> None:
     assert "processor time per entry: client " in table
     assert "create " in table
     assert "idle" not in table
-    cluster.run("bench", "logs", "--logs", 0).failed_with_one_line(2, "--logs", "0 is below 1")
+    cluster.run("bench", "logs", "--logs", 0).failed_with_one_line(2, "--logs", "0 is not in the range")
 
 
 def test_memory_of_ledgers_and_logs(cluster: Up) -> None:
@@ -86,7 +86,7 @@ def test_memory_of_ledgers_and_logs(cluster: Up) -> None:
     assert "followed log" in table
     assert cluster.run("ledger", "list", "--json").stdout == ledgers
     assert b"octavo-bench" not in cluster.run("log", "list").stdout
-    cluster.run("bench", "memory", "--count", 0).failed_with_one_line(2, "--count", "0 is below 1")
+    cluster.run("bench", "memory", "--count", 0).failed_with_one_line(2, "--count", "0 is not in the range")
 
 
 @pytest.mark.parametrize("through", ["log", "ledger"])
@@ -113,7 +113,7 @@ def test_followers_as_a_table_and_bad_numbers_of_them(cluster: Up) -> None:
     few.failed_with_one_line(2, "--followers 3", "--processes 4")
     many = cluster.run("bench", "followers", "--rate", 1_000_000, "--duration", 2)
     many.failed_with_one_line(2, "1,000,000 entries")
-    cluster.run("bench", "followers", "--followers", 0).failed_with_one_line(2, "--followers", "0 is below 1")
+    cluster.run("bench", "followers", "--followers", 0).failed_with_one_line(2, "--followers", "0 is not in the range")
 
 
 def scan_beside_adds(*arguments: object) -> "subprocess.CompletedProcess[str]":

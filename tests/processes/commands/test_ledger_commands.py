@@ -344,7 +344,7 @@ def test_impossible_quorums_too_few_bookies_and_typos(cluster: Up) -> None:
     mistyped = cluster.run("ledger", "create", "--ensembel", 3)
     mistyped.failed_with_one_line(2, "--ensembel", "--ensemble", "`octavo ledger create --help`")
     cluster.run("ledger", "show", "seven").failed_with_one_line(
-        2, "'ID'", "'seven' is not a whole number", "`octavo ledger show --help`"
+        2, "'ID'", "'seven' is not a valid int range", "`octavo ledger show --help`"
     )
     cluster.run("leger", "show", 7).failed_with_one_line(2, "'leger'", "'ledger'", "`octavo --help`")
     assert cluster.run("ledger", "show", "--", "-1").status == 2

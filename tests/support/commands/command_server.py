@@ -33,7 +33,6 @@ MODULES = (
     "octavo.client.client",
     "octavo.metadata.sqlite",
     "octavo.metadata.zookeeper",
-    "typer._adapters",
     "uvloop",
 )
 """What commands of ``octavo`` import while they run, besides the modules of the commands themselves."""
