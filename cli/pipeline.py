@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo.cli.ledger.commands import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
-from octavo.cli.numbers import number
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_NOTHING_DONE,
@@ -22,6 +21,7 @@ from octavo.cli.session import (
     PasswordFileOption,
     Session,
     command,
+    number,
 )
 from octavo.protocol.errors import InvalidArgumentError
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.numbers import number
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -20,6 +19,7 @@ from octavo.cli.session import (
     PasswordFileOption,
     Session,
     command,
+    number,
     print_error,
     read_password,
 )

@@ -9,6 +9,7 @@ debug``.
 import asyncio
 import functools
 import inspect
+import math
 import os
 import signal
 import sys
@@ -174,6 +175,19 @@ class Session:
                     f"see {directory}/logs"
                 )
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def number(value: float | None) -> float | None:
+    """The callback of options that are numbers: refuses NaN, which lies in every range.
+
+    Raises
+    ------
+    typer.BadParameter
+        It is not a number.
+    """
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("'nan' is not a number")
+    return value
 
 
 def directory_of_cluster(uri: str) -> Path | None:

@@ -5,9 +5,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.numbers import number
 from octavo.cli.rates import compare
-from octavo.cli.session import Session, command
+from octavo.cli.session import Session, command, number
 
 if TYPE_CHECKING:
     from octavo.client.client import Client

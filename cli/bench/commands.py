@@ -27,7 +27,6 @@ from octavo.cli.ledger.commands import (
     SyncOption,
     WriteQuorumOption,
 )
-from octavo.cli.numbers import number
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -36,6 +35,7 @@ from octavo.cli.session import (
     Session,
     command,
     describe,
+    number,
     print_error,
     read_password,
 )

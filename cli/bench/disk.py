@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.numbers import number
-from octavo.cli.session import CommandError, Session, command
+from octavo.cli.session import CommandError, Session, command, number
 
 if TYPE_CHECKING:
     from octavo.bookie.disk.filesystem import File

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
-from octavo.cli.numbers import number
-from octavo.cli.session import CommandError, Session, command, describe, finish
+from octavo.cli.session import CommandError, Session, command, describe, finish, number
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.numbers import number
 from octavo.cli.output import print_json, print_line, print_table
 from octavo.cli.rates import LATENCIES
-from octavo.cli.session import CommandError, LogLevel, Session, command, directory_of_cluster
+from octavo.cli.session import CommandError, LogLevel, Session, command, directory_of_cluster, number
 from octavo.metrics.histogram import BOUNDS_SECONDS, counts_from_text, quantile_of
 
 if TYPE_CHECKING:

@@ -25,12 +25,12 @@ from octavo.cli.ledger.commands import (
     PrivateOption,
     WriteQuorumOption,
 )
-from octavo.cli.numbers import number
 from octavo.cli.session import (
     CommandError,
     PasswordFileOption,
     Session,
     command,
+    number,
     print_error,
     read_password,
 )
