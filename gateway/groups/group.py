@@ -136,6 +136,20 @@ class Group:
         """The members by their ids."""
         return self._members
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether the group has no members, and nobody was given an id to join with."""
+        return not self._members and not self._expected
+
+    @property
+    def bytes_held(self) -> int:
+        """What the members take in memory, about."""
+        return sum(member.bytes_held for member in self._members.values())
+
+    def may_have_members(self, now_ms: int) -> bool:
+        """Whether the group has members, or those of an earlier coordinator may still think that they are in it."""
+        return bool(self._members) or now_ms < self._strangers_from_ms
+
     def take_output(self) -> Output:
         """The answers and the generation that were decided since the last call."""
         output = Output(tuple(self._answers), self._to_store)
@@ -167,6 +181,7 @@ class Group:
         is_new = member.member_id not in self._members
         is_unchanged = not is_new and member.protocols == asked.protocols
         member.session_ms, member.rebalance_ms, member.protocols = asked.session_ms, asked.rebalance_ms, asked.protocols
+        member.client, member.host = asked.client, asked.host
         self._refuse_waiting(member, Code.UNKNOWN_MEMBER_ID)
         member.hear(now_ms)
         if is_new:
@@ -384,7 +399,7 @@ class Group:
             RefusedError: They may not.
         """
         if generation < 0:
-            if self._members or now_ms < self._strangers_from_ms:
+            if self.may_have_members(now_ms):
                 raise RefusedError(Code.UNKNOWN_MEMBER_ID, "the group has members")
             return
         self._checked(member_id, instance_id, generation).hear(now_ms)

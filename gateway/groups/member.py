@@ -31,6 +31,16 @@ class Joining(NamedTuple):
     """The member likes the first best."""
     needs_id_first: bool = False
     """A new dynamic member is given an id, and joins with it: a request whose answer was lost leaves no member."""
+    client: str = ""
+    """The name that its program has given itself; shown to people."""
+    host: str = ""
+    """Where it is; shown to people."""
+
+    @property
+    def bytes_held(self) -> int:
+        """What the member takes in memory, about."""
+        texts = self.member_id, self.instance_id or "", self.protocol_type, self.client
+        return sum(map(len, texts)) + sum(len(one.name) + len(one.metadata) for one in self.protocols)
 
 
 class Syncing(NamedTuple):
@@ -68,6 +78,14 @@ class Member:
     """Its JoinGroup that waits for an answer."""
     sync: Token | None = None
     """Its SyncGroup that waits for an answer."""
+    client: str = ""
+    host: str = ""
+
+    @property
+    def bytes_held(self) -> int:
+        """What the member takes in memory, about."""
+        texts = self.member_id, self.instance_id or "", self.client, self.assignment
+        return sum(map(len, texts)) + sum(len(one.name) + len(one.metadata) for one in self.protocols)
 
     def hear(self, now_ms: int) -> None:
         """The member has sent something."""
