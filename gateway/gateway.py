@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from octavo.client.client import Client
+from octavo.gateway.coordinating.coordinator import Clocks
+from octavo.gateway.coordinating.coordinators import Coordinators
+from octavo.gateway.groups.commits import RESTATE_BYTES
 from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.service.administration import AdministrationService
 from octavo.gateway.service.cluster import ClusterService
+from octavo.gateway.service.commits import CommitService
 from octavo.gateway.service.facts import Facts
 from octavo.gateway.service.fetch import FetchService
+from octavo.gateway.service.groups import GroupService
 from octavo.gateway.service.offsets import OffsetsService
 from octavo.gateway.service.produce import ProduceService
 from octavo.gateway.topics.catalogue import Catalogue
@@ -53,6 +58,8 @@ class GatewaySettings:
     """Of a topic, unless its creator says otherwise."""
     creates_topics: bool = True
     """Whether a topic that a client names is made, if there is none."""
+    restate_bytes: int = RESTATE_BYTES
+    """Of entries in a log of consumer groups, before its coordinator adds what is right once more and truncates it."""
 
 
 class Service:
@@ -63,6 +70,7 @@ class Service:
         store: MetadataStore,
         catalogue: Catalogue,
         leaders: Leaders,
+        coordinators: Coordinators,
         *,
         producer_ids: ProducerIds,
         answers: ByteBudget,
@@ -72,6 +80,8 @@ class Service:
             return len(await store.list_bookies())
 
         self._catalogue = catalogue
+        self._coordinators = coordinators
+        commits = CommitService(coordinators, catalogue, clock_ms)
         administration = AdministrationService(catalogue, producer_ids, count_bookies)
         self._handlers: dict[Api, Callable[[Request, AsyncExitStack], Awaitable[Pieces | None]]] = {
             Api.PRODUCE: ProduceService(catalogue, leaders, clock_ms).answer,
@@ -81,15 +91,27 @@ class Service:
             Api.DELETE_TOPICS: administration.delete_topics,
             Api.DESCRIBE_CONFIGS: administration.describe_configs,
             Api.INIT_PRODUCER_ID: administration.init_producer_id,
+            Api.OFFSET_COMMIT: commits.commit,
+            Api.OFFSET_FETCH: commits.fetch,
+            Api.OFFSET_DELETE: commits.delete,
         }
         self._begun = asyncio.Event()
 
     def begin(self, facts: Facts) -> None:
         """Answer from now on, with these facts."""
         cluster = ClusterService(self._catalogue, facts)
+        groups = GroupService(self._coordinators, facts)
         self._handlers |= {
             Api.API_VERSIONS: cluster.versions,
             Api.METADATA: cluster.metadata,
+            Api.FIND_COORDINATOR: groups.find_coordinator,
+            Api.JOIN_GROUP: groups.join,
+            Api.SYNC_GROUP: groups.sync,
+            Api.HEARTBEAT: groups.heartbeat,
+            Api.LEAVE_GROUP: groups.leave,
+            Api.DESCRIBE_GROUPS: groups.describe,
+            Api.LIST_GROUPS: groups.list,
+            Api.DELETE_GROUPS: groups.delete,
         }
         self._begun.set()
 
@@ -102,9 +124,13 @@ class Service:
 class Gateway:
     """See the module. Made by :meth:`start`."""
 
-    def __init__(self, server: GatewayServer, leaders: Leaders, lease: Lease, port: int) -> None:
+    def __init__(
+        self, server: GatewayServer, leaders: Leaders, coordinators: Coordinators, lease: Lease, port: int
+    ) -> None:
         self._server = server
         self._leaders = leaders
+        self.coordinators = coordinators
+        """Of consumer groups."""
         self._lease = lease
         self.port = port
         """The port on which it listens."""
@@ -119,10 +145,12 @@ class Gateway:
         name: str,
         clock_ms: Callable[[], int],
         rng: random.Random,
+        steady_ms: Callable[[], int] | None = None,
     ) -> Self:
         """Wait until no other gateway serves the cluster, then serve its clients.
 
-        Client and store stay the caller's; they are closed after the gateway.
+        Client and store stay the caller's; they are closed after the gateway. ``clock_ms`` is the time of day.
+        ``steady_ms`` is the clock by which members' sessions end; None: that of the event loop.
 
         Raises:
             OSError: The address cannot be used.
@@ -152,15 +180,33 @@ class Gateway:
                 before_deletion=leaders.delete,
             )
             await catalogue.load()
+            coordinators = Coordinators(
+                client,
+                catalogue,
+                Clocks(clock_ms, steady_ms or _loop_clock()),
+                name=name,
+                is_current=lambda: not lease.lost,
+                rng=rng,
+                restate_bytes=settings.restate_bytes,
+            )
+            undo.push_async_callback(coordinators.close)
             answers = ByteBudget(ANSWER_BYTES_MAX)
-            service = Service(store, catalogue, leaders, producer_ids=producer_ids, answers=answers, clock_ms=clock_ms)
+            service = Service(
+                store,
+                catalogue,
+                leaders,
+                coordinators,
+                producer_ids=producer_ids,
+                answers=answers,
+                clock_ms=clock_ms,
+            )
             server = GatewayServer(RequestHandler(service.answer), ByteBudget(REQUEST_BYTES_MAX))
             undo.push_async_callback(server.close)
             port = await server.start(settings.host, settings.port)
             host = settings.advertised_host or settings.host
             service.begin(Facts(cluster_id, host, port, settings.creates_topics))
             undo.pop_all()
-        return cls(server, leaders, lease, port)
+        return cls(server, leaders, coordinators, lease, port)
 
     async def wait_lost(self) -> None:
         """Return once another gateway may serve the cluster."""
@@ -169,5 +215,11 @@ class Gateway:
     async def close(self) -> None:
         """End all connections, give all partitions back, then the cluster."""
         await self._server.close()
+        await self.coordinators.close()
         await self._leaders.close()
         await self._lease.release()
+
+
+def _loop_clock() -> Callable[[], int]:
+    loop = asyncio.get_running_loop()
+    return lambda: int(loop.time() * 1000)

@@ -63,7 +63,7 @@ def _topic(topic: Topic) -> Answer:
     return {
         "error_code": Code.NONE,
         "name": topic.name,
-        "is_internal": False,
+        "is_internal": topic.is_internal,
         "partitions": [
             {
                 "error_code": Code.NONE,

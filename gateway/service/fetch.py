@@ -79,7 +79,7 @@ class FetchService:
         partitions = set()
         for one in wanted:
             topic = self._catalogue.find(one.topic)
-            if topic is not None and 0 <= one.partition < topic.partitions:
+            if topic is not None and not topic.is_internal and 0 <= one.partition < topic.partitions:
                 partitions.add((topic, one.partition))
         return dict(zip(partitions, await self._leaders.get_all(partitions), strict=True))
 

@@ -13,6 +13,7 @@ from typing import Final
 from octavo.client.client import Client
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.topics.document import (
+    OWN_PREFIX,
     PARTITIONS_MAX,
     TOPICS_PREFIX,
     Topic,
@@ -58,6 +59,7 @@ class Catalogue:
         self._before_deletion = before_deletion
         self._topics: dict[str, Topic] = {}
         self._versions: dict[str, Version] = {}
+        self._ids: set[str] = set()
         self._changing = asyncio.Lock()
 
     async def load(self) -> None:
@@ -87,11 +89,21 @@ class Catalogue:
         topic = self.find(name)
         if topic is None or not 0 <= number < topic.partitions:
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {number} of a topic {name!r}")
+        if topic.is_internal:
+            raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, f"{name} is the gateway's own")
         return topic
+
+    def has_id(self, topic_id: str) -> bool:
+        """Whether a topic with this id is there."""
+        return topic_id in self._ids
 
     def all(self) -> list[Topic]:
         """All topics that can be used, by name."""
         return [self._topics[name] for name in sorted(self._topics) if self.find(name) is not None]
+
+    def names_by_id(self) -> dict[str, str]:
+        """The names of all topics, by their ids."""
+        return {topic.topic_id: topic.name for topic in self.all()}
 
     def check_new(
         self, name: str, partitions: int, replicas: int, settings: Mapping[str, str | None], *, bookies: int
@@ -102,6 +114,11 @@ class Catalogue:
             RefusedError: It cannot be made.
         """
         check_topic_name(name)
+        return self._new(name, partitions, replicas, settings, bookies=bookies)
+
+    def _new(
+        self, name: str, partitions: int, replicas: int, settings: Mapping[str, str | None], *, bookies: int
+    ) -> Topic:
         if name in self._topics:
             raise RefusedError(Code.TOPIC_ALREADY_EXISTS, f"there is a topic {name}")
         partitions = self._partitions if partitions == -1 else partitions
@@ -133,10 +150,28 @@ class Catalogue:
             unfinished = self._topics.get(name)
             if unfinished is not None and unfinished.state is TopicState.MAKING:
                 return await self._finish_making(unfinished)
-            bookies = len(await self._store.list_bookies())
-            topic = self.check_new(name, partitions, replicas, settings or {}, bookies=bookies)
-            self._know(topic, await self._store.create_document(topic_document(name), topic.encode()))
-            return await self._finish_making(topic)
+            check_topic_name(name)
+            return await self._make(name, partitions, replicas, settings or {})
+
+    async def own(self, name: str, partitions: int) -> Topic:
+        """A topic of the gateway's own. It is made when it is first asked for.
+
+        Raises:
+            RefusedError: It cannot be made.
+            OctavoError: The metadata store does not answer. The topic may be finished later.
+        """
+        assert name.startswith(OWN_PREFIX), f"{name} may be a client's"
+        async with self._changing:
+            topic = self._topics.get(name)
+            if topic is None:
+                return await self._make(name, partitions, -1, {})
+            return topic if topic.state is TopicState.ACTIVE else await self._finish_making(topic)
+
+    async def _make(self, name: str, partitions: int, replicas: int, settings: Mapping[str, str | None]) -> Topic:
+        bookies = len(await self._store.list_bookies())
+        topic = self._new(name, partitions, replicas, settings, bookies=bookies)
+        self._know(topic, await self._store.create_document(topic_document(name), topic.encode()))
+        return await self._finish_making(topic)
 
     async def delete(self, name: str) -> None:
         """Delete a topic with its records.
@@ -149,12 +184,15 @@ class Catalogue:
             topic = self._topics.get(name)
             if topic is None:
                 raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            if topic.is_internal:
+                raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, f"{name} is the gateway's own")
             if topic.state is not TopicState.DELETING:
                 topic = await self._change(topic, TopicState.DELETING)
             await self._finish_deletion(topic)
 
     def _know(self, topic: Topic, version: Version) -> None:
         self._topics[topic.name], self._versions[topic.name] = topic, version
+        self._ids.add(topic.topic_id)
 
     async def _change(self, topic: Topic, state: TopicState) -> Topic:
         changed = replace(topic, state=state)
@@ -182,3 +220,4 @@ class Catalogue:
                 continue
         await self._store.delete_document(topic_document(topic.name), self._versions[topic.name])
         del self._topics[topic.name], self._versions[topic.name]
+        self._ids.discard(topic.topic_id)

@@ -39,6 +39,9 @@ PARTITIONS_MAX: Final = 1000
 BYTES_MAX_DEFAULT: Final = 1_048_588
 """Of a batch with its header, as in Kafka: 1 MiB of records."""
 
+OWN_PREFIX: Final = "__"
+"""Of the names of the gateway's own topics."""
+
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -66,6 +69,11 @@ class Topic:
     state: TopicState = TopicState.ACTIVE
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
     """Fields of a newer version, kept as they are."""
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is the gateway's own: clients see that it is there, and cannot use it."""
+        return self.name.startswith(OWN_PREFIX)
 
     def log_name(self, partition: int) -> str:
         """The log of a partition."""
@@ -121,7 +129,7 @@ def check_topic_name(name: str) -> None:
     if len(name) > NAME_CHARACTERS_MAX or _NAME.fullmatch(name) is None or name in {".", ".."}:
         text = f"{name[:50]!r}: the name of a topic is 1 to {NAME_CHARACTERS_MAX} letters, digits and '._-'"
         raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, text)
-    if name.startswith("__"):
+    if name.startswith(OWN_PREFIX):
         raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, f"{name}: names that begin with __ are the gateway's own")
 
 

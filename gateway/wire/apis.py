@@ -27,11 +27,22 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
     DESCRIBE_CONFIGS = 32
+    DELETE_GROUPS = 42
+    OFFSET_DELETE = 47
 
 
 class Versions(NamedTuple):
@@ -46,11 +57,22 @@ VERSIONS: Final[dict[Api, Versions]] = {
     Api.FETCH: Versions(fetch.VERSION_FIRST, fetch.VERSION_LAST),
     Api.LIST_OFFSETS: Versions(1, 5),
     Api.METADATA: Versions(0, 8),
+    Api.OFFSET_COMMIT: Versions(2, 7),
+    Api.OFFSET_FETCH: Versions(1, 5),
+    Api.FIND_COORDINATOR: Versions(0, 2),
+    Api.JOIN_GROUP: Versions(0, 5),
+    Api.HEARTBEAT: Versions(0, 3),
+    Api.LEAVE_GROUP: Versions(0, 3),
+    Api.SYNC_GROUP: Versions(0, 3),
+    Api.DESCRIBE_GROUPS: Versions(0, 4),
+    Api.LIST_GROUPS: Versions(0, 2),
     Api.API_VERSIONS: Versions(0, 3),
     Api.CREATE_TOPICS: Versions(2, 4),
     Api.DELETE_TOPICS: Versions(1, 3),
     Api.INIT_PRODUCER_ID: Versions(0, 1),
     Api.DESCRIBE_CONFIGS: Versions(1, 3),
+    Api.DELETE_GROUPS: Versions(0, 1),
+    Api.OFFSET_DELETE: Versions(0, 0),
 }
 """What a gateway offers. Clients use the highest version that both sides know. Of the requests that ``kio`` reads, the
 last version is the last one that is not flexible."""
@@ -68,6 +90,10 @@ class Request(NamedTuple):
     """The answer repeats it."""
     body: memoryview
     """The request behind its header."""
+    client: str = ""
+    """The name that the client's program has given itself."""
+    host: str = ""
+    """Where the client is."""
 
 
 class UnknownVersionError(Exception):
@@ -94,12 +120,12 @@ def decode_header(frame: memoryview) -> Request:
         raise MalformedError(f"request {key}, version {version}, is not known")
     api = Api(key)
     reader = Reader(frame[_HEADER.size :], flexible=False)
-    reader.string()
+    client = reader.string() or ""
     if _has_tags(api, version):
         tags = Reader(frame[len(frame) - reader.left :], flexible=True)
         tags.end_of_structure()
         reader = tags
-    return Request(api, version, number, frame[len(frame) - reader.left :])
+    return Request(api, version, number, frame[len(frame) - reader.left :], client)
 
 
 def answer_header(request: Request) -> bytes:

@@ -67,6 +67,8 @@ class Connection:
         self._handler = handler
         self._budget = budget
         self._limits = limits
+        peer = writer.get_extra_info("peername")
+        self._host = str(peer[0]) if peer else ""
 
     async def run(self) -> str:
         """Serve the client until it or the gateway ends the connection; why it ended, in words."""
@@ -89,7 +91,7 @@ class Connection:
         async with AsyncExitStack() as held:
             frame = await self._read_frame(held)
             try:
-                request = decode_header(memoryview(frame))
+                request = decode_header(memoryview(frame))._replace(host=self._host)
             except UnknownVersionError as error:
                 await self._send(unknown_version_answer(error.number))
                 return

@@ -414,6 +414,13 @@ ROOMS = {
             "gateway.codes",
         }
     ),
+    "gateway.coordinating": frozenset(
+        {
+            "gateway.codes",
+            "gateway.groups",
+            "gateway.topics",
+        }
+    ),
     "gateway.leading": frozenset(
         {
             "gateway.codes",
@@ -424,6 +431,8 @@ ROOMS = {
     "gateway.service": frozenset(
         {
             "gateway.codes",
+            "gateway.coordinating",
+            "gateway.groups",
             "gateway.leading",
             "gateway.records",
             "gateway.topics",
@@ -432,6 +441,8 @@ ROOMS = {
     ),
     "gateway": frozenset(
         {
+            "gateway.coordinating",
+            "gateway.groups",
             "gateway.leading",
             "gateway.service",
             "gateway.topics",

@@ -26,6 +26,8 @@ class GatewayCluster:
     logs: LogCluster
     stack: contextlib.AsyncExitStack
     clock_ms: Callable[[], int] = now_ms
+    steady_ms: Callable[[], int] | None = None
+    """The clock by which sessions end; None: that of the event loop."""
     _stores: dict[Gateway, list[MetadataStore]] = field(default_factory=dict)
     """The handles of each gateway, and of its client."""
 
@@ -37,8 +39,9 @@ class GatewayCluster:
         own = handles[known:]
         chosen = GatewaySettings(**{"port": 0, **settings})
         gateway = await Gateway.start(
-            client, store, chosen, name=f"gateway {len(self._stores)}", clock_ms=self.clock_ms, rng=random.Random(1)
-        )
+            client, store, chosen, name=f"gateway {len(self._stores)}", clock_ms=self.clock_ms, rng=random.Random(1),
+            steady_ms=self.steady_ms,
+        )  # fmt: skip
         self._stores[gateway] = own
         self.stack.push_async_callback(gateway.close)
         return gateway

@@ -1,0 +1,202 @@
+"""The coordinators of consumer groups in this gateway: begun when a group of theirs is first asked for.
+
+A group belongs to one of :data:`LOGS` logs by a hash of its id. While a coordinator reads its log, clients are told so
+and ask again. If its term ends, the next request begins it again.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+from octavo.client.client import Client
+from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.coordinating.coordinator import GROUP_ID_CHARACTERS_MAX, Clocks, Coordinator
+from octavo.gateway.coordinating.group_log import GroupLog, read_commits
+from octavo.gateway.groups.commits import RESTATE_BYTES, Commits
+from octavo.gateway.topics.catalogue import Catalogue
+from octavo.protocol.errors import OctavoError
+
+TOPIC: Final = "__consumer_offsets"
+"""Its partitions are the logs of coordinators."""
+
+LOGS: Final = 16
+"""Of a cluster; it never changes, since groups are found by it."""
+
+OPENING_SECONDS_MAX: Final = 1.0
+"""A request waits no longer for a coordinator that reads its log; the gateway goes on with it. Clients try again."""
+
+TICK_SECONDS: Final = 0.25
+"""Between two looks at the clocks: sessions last at least a second."""
+
+
+def number_of(group_id: str) -> int:
+    """The log of a group.
+
+    Raises:
+        RefusedError: No group can have this id.
+    """
+    if not 0 < len(group_id) <= GROUP_ID_CHARACTERS_MAX:
+        text = f"the id of a group has 1 to {GROUP_ID_CHARACTERS_MAX} characters"
+        raise RefusedError(Code.INVALID_GROUP_ID, text)
+    return crc32(group_id.encode()) % LOGS
+
+
+class Coordinators:
+    """See the module."""
+
+    def __init__(
+        self,
+        client: Client,
+        catalogue: Catalogue,
+        clocks: Clocks,
+        *,
+        name: str,
+        is_current: Callable[[], bool],
+        rng: random.Random,
+        restate_bytes: int = RESTATE_BYTES,
+    ) -> None:
+        """``name`` shows people which gateway coordinates. ``is_current``: as that of
+        :class:`~octavo.gateway.coordinating.group_log.GroupLog`. ``restate_bytes``: of entries, before the groups of a
+        log are added once more."""
+        self._client = client
+        self._catalogue = catalogue
+        self._clocks = clocks
+        self._name = name
+        self._is_current = is_current
+        self._rng = rng
+        self._restate_bytes = restate_bytes
+        self._running: dict[int, Coordinator] = {}
+        self._opening: dict[int, asyncio.Task[Coordinator]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._ticking: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def prepare(self, group_id: str) -> None:
+        """Make the logs of coordinators, if there are none yet.
+
+        Raises:
+            RefusedError: They cannot be made now, or no group can have this id.
+        """
+        number_of(group_id)
+        await self._topic()
+
+    async def get(self, group_id: str) -> Coordinator:
+        """The coordinator of a group.
+
+        Raises:
+            RefusedError: It cannot coordinate now; the client is to try again. Or no group can have this id.
+        """
+        return await self._get(number_of(group_id))
+
+    async def all(self) -> list[Coordinator]:
+        """The coordinators of all groups.
+
+        Raises:
+            RefusedError: One cannot coordinate now.
+        """
+        if self._catalogue.find(TOPIC) is None:
+            return []
+        return await asyncio.gather(*(self._get(number) for number in range(LOGS)))
+
+    async def _topic(self) -> None:
+        try:
+            await self._catalogue.own(TOPIC, LOGS)
+        except (RefusedError, OctavoError) as error:
+            text = f"the logs of consumer groups cannot be made now: {error}"
+            raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, text) from error
+
+    async def _get(self, number: int) -> Coordinator:
+        running = self._running.get(number)
+        if running is not None:
+            with contextlib.suppress(RefusedError):
+                running.log.check_leads()
+                return running
+        if self._closed or not self._is_current():
+            raise RefusedError(Code.NOT_COORDINATOR, "the gateway ends")
+        opening = self._opening.get(number)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open(number))
+            self._opening[number] = opening
+            opening.add_done_callback(lambda done: self._opened(number, done))
+        done, _ = await asyncio.wait([opening], timeout=OPENING_SECONDS_MAX)
+        if not done:
+            raise RefusedError(Code.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator reads its log")
+        try:
+            return opening.result()
+        except OctavoError as error:
+            text = f"the coordinator cannot begin now: {error}"
+            raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, text) from error
+
+    def _opened(self, number: int, opening: "asyncio.Task[Coordinator]") -> None:
+        del self._opening[number]
+        if not opening.cancelled():
+            opening.exception()  # the requests that waited for it may be gone
+
+    async def _open(self, number: int) -> Coordinator:
+        await self._topic()
+        log = await self._client.open_log(f"kafka/{TOPIC}/{number}")
+        try:
+            writer = await log.lead(self._name)
+            try:
+                commits = Commits(restate_bytes=self._restate_bytes)
+                await read_commits(log, writer.end, commits, self._catalogue.has_id)
+            except BaseException:
+                with contextlib.suppress(OctavoError):
+                    await writer.close()
+                raise
+        except BaseException:
+            await log.close()
+            raise
+        group_log = GroupLog(
+            log,
+            writer,
+            commits,
+            is_current=self._is_current,
+            is_live=self._catalogue.has_id,
+            on_lost=lambda: self._lost(number, coordinator),
+        )
+        coordinator = Coordinator(group_log, self._clocks, lambda: self._member_id(writer.term))
+        self._running[number] = coordinator
+        if self._ticking is None:
+            self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        return coordinator
+
+    def _member_id(self, term: int) -> str:
+        """No coordinator gives an id that an earlier one of the group has given."""
+        return f"member-{term}-{self._rng.getrandbits(128):032x}"
+
+    def _lost(self, number: int, coordinator: Coordinator) -> None:
+        assert coordinator.log.lost is not None, "it says why"
+        coordinator.end(coordinator.log.lost)
+        if self._running.get(number) is coordinator:
+            del self._running[number]
+            task = asyncio.get_running_loop().create_task(coordinator.log.close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.pass_time()
+
+    def pass_time(self) -> None:
+        """Look at the clocks, as the gateway does by itself several times a second."""
+        for coordinator in list(self._running.values()):
+            coordinator.pass_time()
+
+    async def close(self) -> None:
+        """Give all logs back. What was handed over is waited for."""
+        self._closed = True
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.wait([self._ticking])
+        if self._opening:
+            await asyncio.wait(set(self._opening.values()))
+        running, self._running = list(self._running.values()), {}
+        for one in running:
+            await one.log.close()
+        if self._ending:
+            await asyncio.wait(set(self._ending))

@@ -1,0 +1,213 @@
+"""The answers to requests of members of consumer groups, and of people who look after groups (rule K11)."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Final
+
+from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.coordinating.coordinator import Committing, Coordinator
+from octavo.gateway.coordinating.coordinators import Coordinators
+from octavo.gateway.groups.group import Group, GroupState, Joined, Synced
+from octavo.gateway.groups.member import Joining, Protocol, Syncing
+from octavo.gateway.service.facts import NODE_ID, Facts
+from octavo.gateway.wire.apis import Request
+from octavo.gateway.wire.connection import Pieces
+from octavo.gateway.wire.entities import Answer, decode_request, encode_answer, field_of
+
+_GROUP: Final = 0
+"""What FindCoordinator looks for; the other kind are transactions."""
+
+_NEEDS_ID_FROM: Final = 4
+"""The version of JoinGroup from which on a new member is given its id first (KIP-394)."""
+
+_NO_SUCH_GROUP: Final = "Dead"
+"""The state of a group that is not there."""
+
+
+class GroupService:
+    """See the module."""
+
+    def __init__(self, coordinators: Coordinators, facts: Facts) -> None:
+        self._coordinators = coordinators
+        self._facts = facts
+
+    async def find_coordinator(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to FindCoordinator: this gateway coordinates all groups."""
+        asked = decode_request(request.api, request.version, request.body)
+        code: Code = Code.NONE
+        text: str | None = None
+        if field_of(asked, "key_type", _GROUP) != _GROUP:
+            code, text = Code.INVALID_REQUEST, "transactions are not supported"
+        else:
+            try:
+                await self._coordinators.prepare(asked.key)
+            except RefusedError as error:
+                code, text = error.code, error.text
+        found = (NODE_ID, self._facts.host, self._facts.port) if code is Code.NONE else (-1, "", -1)
+        node_id, host, port = found
+        answer = {"error_code": code, "error_message": text, "node_id": node_id, "host": host, "port": port}
+        return _answer(request, answer)
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    async def join(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to JoinGroup."""
+        asked = decode_request(request.api, request.version, request.body)
+        session_ms = _milliseconds(asked.session_timeout)
+        instance_id = field_of(asked, "group_instance_id", None)
+        joining = Joining(
+            member_id=asked.member_id,
+            instance_id=instance_id,
+            session_ms=session_ms,
+            rebalance_ms=max(0, _milliseconds(field_of(asked, "rebalance_timeout", asked.session_timeout))),
+            protocol_type=asked.protocol_type,
+            protocols=tuple(Protocol(one.name, one.metadata) for one in asked.protocols),
+            needs_id_first=request.version >= _NEEDS_ID_FROM,
+            client=request.client,
+            host=request.host,
+        )
+        try:
+            coordinator = await self._coordinators.get(asked.group_id)
+            joined = await coordinator.join(asked.group_id, joining)
+        except RefusedError as error:
+            joined = Joined(error.code, asked.member_id)
+        answer = {
+            "error_code": joined.code,
+            "generation_id": joined.generation,
+            "protocol_name": joined.protocol,
+            "leader": joined.leader_id,
+            "member_id": joined.member_id,
+            "members": [
+                {"member_id": one.member_id, "group_instance_id": one.instance_id, "metadata": one.metadata}
+                for one in joined.members
+            ],
+        }
+        return _answer(request, answer)
+
+    async def sync(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to SyncGroup."""
+        asked = decode_request(request.api, request.version, request.body)
+        syncing = Syncing(
+            asked.member_id,
+            field_of(asked, "group_instance_id", None),
+            asked.generation_id,
+            {one.member_id: one.assignment for one in asked.assignments},
+        )
+        try:
+            coordinator = await self._coordinators.get(asked.group_id)
+            synced = await coordinator.sync(asked.group_id, syncing)
+        except RefusedError as error:
+            synced = Synced(error.code)
+        return _answer(request, {"error_code": synced.code, "assignment": synced.assignment})
+
+    async def heartbeat(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to Heartbeat."""
+        asked = decode_request(request.api, request.version, request.body)
+        sender = Committing(asked.member_id, field_of(asked, "group_instance_id", None), asked.generation_id)
+        code = await self._tried(asked.group_id, lambda one: one.heartbeat(asked.group_id, sender))
+        return _answer(request, {"error_code": code})
+
+    async def leave(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to LeaveGroup: of one member, or, in newer versions, of several."""
+        asked = decode_request(request.api, request.version, request.body)
+        several = field_of(asked, "members", None)
+        members = [
+            {
+                "member_id": one.member_id,
+                "group_instance_id": instance_id,
+                "error_code": await self._leave(asked.group_id, one.member_id, instance_id),
+            }
+            for one in ([asked] if several is None else several)
+            for instance_id in [field_of(one, "group_instance_id", None)]
+        ]
+        code = Code.NONE if several is not None else members[0]["error_code"]
+        return _answer(request, {"error_code": code, "members": members})
+
+    async def _leave(self, group_id: str, member_id: str, instance_id: str | None) -> Code:
+        return await self._tried(group_id, lambda one: one.leave(group_id, member_id, instance_id))
+
+    async def _tried(self, group_id: str, act: Callable[[Coordinator], Awaitable[None] | None]) -> Code:
+        try:
+            done = act(await self._coordinators.get(group_id))
+            if done is not None:
+                await done
+        except RefusedError as error:
+            return error.code
+        return Code.NONE
+
+    # --- looking after groups -----------------------------------------------------------------------------------------
+
+    async def describe(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to DescribeGroups."""
+        asked = decode_request(request.api, request.version, request.body)
+        return _answer(request, {"groups": [await self._described(group_id) for group_id in asked.groups]})
+
+    async def _described(self, group_id: str) -> Answer:
+        code, group = Code.NONE, None
+        try:
+            coordinator = await self._coordinators.get(group_id)
+            coordinator.log.check_leads()
+            group = coordinator.groups.get(group_id)
+        except RefusedError as error:
+            code = error.code
+        members = [] if group is None else [_described_member(group, member_id) for member_id in group.members]
+        return {
+            "error_code": code,
+            "group_id": group_id,
+            "group_state": _NO_SUCH_GROUP if group is None else _state_of(group),
+            "protocol_type": "" if group is None else group.protocol_type or "",
+            "protocol_data": "" if group is None else group.protocol,
+            "members": members,
+        }
+
+    async def list(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to ListGroups."""
+        decode_request(request.api, request.version, request.body)
+        code, groups = Code.NONE, []
+        try:
+            for coordinator in await self._coordinators.all():
+                coordinator.log.check_leads()
+                groups += [
+                    {"group_id": group_id, "protocol_type": group.protocol_type or ""}
+                    for group_id, group in sorted(coordinator.groups.items())
+                ]
+        except RefusedError as error:
+            code, groups = error.code, []
+        return _answer(request, {"error_code": code, "groups": groups})
+
+    async def delete(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to DeleteGroups."""
+        asked = decode_request(request.api, request.version, request.body)
+        results = [{"group_id": name, "error_code": await self._delete(name)} for name in asked.groups_names]
+        return _answer(request, {"results": results})
+
+    async def _delete(self, group_id: str) -> Code:
+        return await self._tried(group_id, lambda one: one.delete(group_id))
+
+
+def _answer(request: Request, answer: Answer) -> Pieces:
+    return [encode_answer(request.api, request.version, {"throttle_time": 0, **answer})]
+
+
+def _milliseconds(time: timedelta) -> int:
+    return time // timedelta(milliseconds=1)
+
+
+def _state_of(group: Group) -> str:
+    """The state by its name in Kafka, which knows no storing."""
+    state = GroupState.COMPLETING if group.state is GroupState.STORING else group.state
+    return str(state.value)
+
+
+def _described_member(group: Group, member_id: str) -> Answer:
+    member = group.members[member_id]
+    is_stable = group.state is GroupState.STABLE
+    return {
+        "member_id": member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client,
+        "client_host": member.host,
+        "member_metadata": member.metadata_for(group.protocol) if is_stable else b"",
+        "member_assignment": member.assignment if is_stable else b"",
+    }
