@@ -71,6 +71,8 @@ class State(NamedTuple):
     stale: int | None = None
     """The generation of a commit that has landed although one of a later generation had; or of no generation, while the
     group had members, or those of the last coordinator may not know yet that it was replaced."""
+    checked: int | None = None
+    """The generation of a commit that was checked and is not handed over yet."""
     steps: tuple[int, int, int] = (0, 0, 0)
     """How often time has passed, a consumer has left or begun again, and the coordinator was replaced."""
 
@@ -85,10 +87,12 @@ class GroupWorld:
     changes: int = 0
     coordinators: int = 0
     make: Callable[..., Group] = Group
+    hands_over_later: bool = False
+    """A defect: something may happen between the check of a commit and its place in the log."""
 
-    def broken(self, make: Callable[..., Group]) -> "GroupWorld":
-        """The same with a group that has a defect."""
-        return replace(self, make=make)
+    def broken(self, make: Callable[..., Group] = Group, *, hands_over_later: bool = False) -> "GroupWorld":
+        """The same with a group, or a coordinator, that has a defect."""
+        return replace(self, make=make, hands_over_later=hands_over_later)
 
     # --- the model ----------------------------------------------------------------------------------------------------
 
@@ -109,6 +113,8 @@ class GroupWorld:
         found = list(self._of_consumers(state))
         if state.storing is not None:
             found.append(("the generation is durable", self._stored(state)))
+        if state.checked is not None:
+            found.append(("the checked commit is handed over", self._landed(state, state.checked)))
         times, changes, coordinators = state.steps
         deadline = state.machine.group.next_deadline_ms()
         if times < self.times and deadline is not None:
@@ -122,6 +128,7 @@ class GroupWorld:
                 now_ms=now_ms,
                 began=(now_ms, state.durable),
                 storing=None,
+                checked=None,
                 steps=(times, changes, coordinators + 1),
             )
             found.append(("the coordinator is replaced", replaced))
@@ -237,12 +244,17 @@ class GroupWorld:
             group.check_commit(consumer.member_id, self.consumers[at], consumer.generation, state.now_ms)
         except RefusedError:
             return state
-        after = state._replace(machine=Machine(group), committed=max(state.committed, consumer.generation))
-        if consumer.generation == NO_GENERATION:
-            is_wrong = bool(group.members) or self._has_strangers(state)
+        after = state._replace(machine=Machine(group), checked=consumer.generation)
+        return after if self.hands_over_later else self._landed(after, consumer.generation)
+
+    def _landed(self, state: State, generation: int) -> State:
+        """A commit of this generation is in the log."""
+        if generation == NO_GENERATION:
+            is_wrong = bool(state.machine.group.members) or self._has_strangers(state)
         else:
-            is_wrong = consumer.generation < state.committed
-        return after._replace(stale=consumer.generation) if is_wrong else after
+            is_wrong = generation < state.committed
+        after = state._replace(committed=max(state.committed, generation), checked=None)
+        return after._replace(stale=generation) if is_wrong else after
 
     def _has_strangers(self, state: State) -> bool:
         """Whether a member of the last coordinator's durable generation may not know that it was replaced."""

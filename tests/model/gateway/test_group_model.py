@@ -67,12 +67,14 @@ class TakesStrangers(Group):
         (CHANGES.broken(SharesTwice), "two owners"),
         (COORDINATORS.broken(GivesOutEarly), "two owners"),
         (COORDINATORS.broken(TakesStrangers), "stale commit"),
+        (CHANGES.broken(hands_over_later=True), "stale commit"),
     ],
     ids=[
         "generations are not compared",
         "a leader shares twice",
         "assignments are given out early",
         "a new coordinator takes commits of strangers",
+        "a commit is checked before, and handed over later",
     ],
 )
 def test_a_defect_breaks_a_promise(world: GroupWorld, promise: str) -> None:
