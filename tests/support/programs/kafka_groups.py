@@ -1,0 +1,170 @@
+"""Programs that are members of consumer groups, with clients that others have written: ``kafka_groups.py PROGRAM ...``.
+
+``aiokafka``, ``kafka-python`` and ``confluent-kafka`` join a group, read the numbers of a topic and commit what they
+have read, until their standard input ends. ``topic`` makes a topic, ``produce`` adds numbers to its partitions in turn,
+and ``committed`` says what a group has committed. Each prints what it has seen as lines of JSON.
+"""
+
+import asyncio
+import json
+import select
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+SESSION_MS = 6_000
+HEARTBEAT_MS = 500
+POLL_MS = 200
+
+
+def say(value: Any) -> None:
+    """Print one line."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def is_over() -> bool:
+    """Whether the test has closed standard input."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+class Teller:
+    """Says what a member has, once each time that it changes."""
+
+    def __init__(self) -> None:
+        self._assigned: list[int] | None = None
+
+    def assigned(self, partitions: list[int]) -> None:
+        if partitions != self._assigned:
+            self._assigned = partitions
+            say({"assigned": partitions})
+
+    def got(self, numbers: list[int]) -> None:
+        say({"got": numbers})
+
+    def committed(self, offsets: Mapping[int, int]) -> None:
+        say({"committed": {str(partition): offset for partition, offset in offsets.items()}})
+
+    def refused(self, error: BaseException) -> None:
+        """The commit may have landed or not; what was read is read again by the member that has the partition."""
+        say({"refused": repr(error)})
+
+
+async def with_aiokafka(address: str, group: str, topic: str) -> None:
+    from aiokafka import AIOKafkaConsumer  # noqa: PLC0415
+    from aiokafka.errors import KafkaError  # noqa: PLC0415
+
+    tell = Teller()
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=address, group_id=group, enable_auto_commit=False, auto_offset_reset="earliest",
+        session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS,
+    )  # fmt: skip
+    await consumer.start()
+    while not is_over():
+        batches = await consumer.getmany(timeout_ms=POLL_MS)
+        tell.assigned(sorted(one.partition for one in consumer.assignment()))
+        offsets = {place: records[-1].offset + 1 for place, records in batches.items() if records}
+        if offsets:
+            tell.got([int(one.value) for records in batches.values() for one in records])
+            try:
+                await consumer.commit(offsets)
+                tell.committed({place.partition: offset for place, offset in offsets.items()})
+            except KafkaError as error:
+                tell.refused(error)
+    await consumer.stop()
+
+
+def with_kafka_python(address: str, group: str, topic: str) -> None:
+    from kafka import KafkaConsumer, OffsetAndMetadata  # noqa: PLC0415
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    tell = Teller()
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=address, group_id=group, enable_auto_commit=False, auto_offset_reset="earliest",
+        session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS,
+    )  # fmt: skip
+    while not is_over():
+        batches = consumer.poll(timeout_ms=POLL_MS)
+        tell.assigned(sorted(one.partition for one in consumer.assignment()))
+        offsets = {place: records[-1].offset + 1 for place, records in batches.items() if records}
+        if offsets:
+            tell.got([int(one.value) for records in batches.values() for one in records])
+            try:
+                consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()})
+                tell.committed({place.partition: offset for place, offset in offsets.items()})
+            except KafkaError as error:
+                tell.refused(error)
+    consumer.close()
+
+
+def with_confluent_kafka(address: str, group: str, topic: str) -> None:
+    from confluent_kafka import Consumer, KafkaException, TopicPartition  # noqa: PLC0415
+
+    tell = Teller()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address, "group.id": group, "enable.auto.commit": False,
+            "auto.offset.reset": "earliest", "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+    )  # fmt: skip
+    consumer.subscribe([topic])
+    while not is_over():
+        records = [one for one in consumer.consume(500, POLL_MS / 1000) if one.error() is None]
+        tell.assigned(sorted(one.partition for one in consumer.assignment()))
+        offsets = {one.partition(): one.offset() + 1 for one in records}
+        if offsets:
+            tell.got([int(one.value()) for one in records])
+            try:
+                consumer.commit(
+                    offsets=[TopicPartition(topic, partition, offset) for partition, offset in offsets.items()],
+                    asynchronous=False,
+                )
+                tell.committed(offsets)
+            except KafkaException as error:
+                tell.refused(error)
+    consumer.close()
+
+
+def make_topic(address: str, topic: str, partitions: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    admin = AdminClient({"bootstrap.servers": address})
+    for made in admin.create_topics([NewTopic(topic, int(partitions), replication_factor=1)]).values():
+        made.result(60)
+
+
+def produce(address: str, topic: str, partitions: str, first: str, stop: str) -> None:
+    """Add the numbers ``first`` to ``stop``, ``stop`` excluded, to the partitions in turn."""
+    from confluent_kafka import Producer  # noqa: PLC0415
+
+    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "delivery.timeout.ms": 280_000})
+    for number in range(int(first), int(stop)):
+        producer.produce(topic, b"%d" % number, partition=number % int(partitions))
+    left = producer.flush(280)
+    assert left == 0, left
+
+
+def committed(address: str, group: str, topic: str, partitions: str) -> None:
+    """What the group has committed, by partition; below 0: nothing."""
+    from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415
+
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+    places = [TopicPartition(topic, partition) for partition in range(int(partitions))]
+    say({str(one.partition): one.offset for one in consumer.committed(places, timeout=100)})
+    consumer.close()
+
+
+def main(program: str, *arguments: str) -> None:
+    if program == "aiokafka":
+        asyncio.run(with_aiokafka(*arguments))
+        return
+    programs: dict[str, Callable[..., None]] = {
+        "kafka-python": with_kafka_python, "confluent-kafka": with_confluent_kafka, "topic": make_topic,
+        "produce": produce, "committed": committed,
+    }  # fmt: skip
+    programs[program](*arguments)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
