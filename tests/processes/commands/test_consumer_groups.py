@@ -38,6 +38,7 @@ class Member:
     """A member of a group in a process of its own, and what it has said. It is killed at the end."""
 
     def __init__(self, client: str, address: str, group: str, topic: str) -> None:
+        self.client = client
         self.process = subprocess.Popen(
             [sys.executable, PROGRAM, client, address, group, topic],
             stdin=subprocess.PIPE,
@@ -60,6 +61,9 @@ class Member:
             self.numbers += said.get("got", [])
             self.assigned = said.get("assigned", self.assigned)
             self.committed |= said.get("committed", {})
+
+    def __repr__(self) -> str:
+        return f"{self.client}: assigned {self.assigned}, {len(self.numbers)} numbers, committed {self.committed}"
 
     def has_read_and_committed(self, count: int) -> bool:
         """Whether it has all numbers below ``count``."""
@@ -150,5 +154,5 @@ def test_no_commit_that_was_answered_goes_back_when_the_gateway_is_killed(tmp_pa
             assert all(found[partition] >= offset for partition, offset in offsets.items()), (found, offsets)
         run("produce", address, "work", PARTITIONS, COUNT, 2 * COUNT)
         for member in members.values():
-            wait_until(partial(member.has_read_and_committed, 2 * COUNT), "the member goes on")
+            wait_until(partial(member.has_read_and_committed, 2 * COUNT), partial(repr, member))
             member.end()

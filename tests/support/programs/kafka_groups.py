@@ -15,6 +15,8 @@ from typing import Any
 SESSION_MS = 6_000
 HEARTBEAT_MS = 500
 POLL_MS = 200
+COMMITS_MAX = 3
+"""A commit that is refused may be tried again; a member that has lost its place reads again what it has read."""
 
 
 def say(value: Any) -> None:
@@ -46,7 +48,6 @@ class Teller:
         say({"committed": {str(partition): offset for partition, offset in offsets.items()}})
 
     def refused(self, error: BaseException) -> None:
-        """The commit may have landed or not; what was read is read again by the member that has the partition."""
         say({"refused": repr(error)})
 
 
@@ -66,11 +67,14 @@ async def with_aiokafka(address: str, group: str, topic: str) -> None:
         offsets = {place: records[-1].offset + 1 for place, records in batches.items() if records}
         if offsets:
             tell.got([int(one.value) for records in batches.values() for one in records])
-            try:
-                await consumer.commit(offsets)
-                tell.committed({place.partition: offset for place, offset in offsets.items()})
-            except KafkaError as error:
-                tell.refused(error)
+            for _ in range(COMMITS_MAX):
+                try:
+                    await consumer.commit(offsets)
+                except KafkaError as error:
+                    tell.refused(error)
+                else:
+                    tell.committed({place.partition: offset for place, offset in offsets.items()})
+                    break
     await consumer.stop()
 
 
@@ -84,16 +88,23 @@ def with_kafka_python(address: str, group: str, topic: str) -> None:
         session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS,
     )  # fmt: skip
     while not is_over():
-        batches = consumer.poll(timeout_ms=POLL_MS)
+        try:
+            batches = consumer.poll(timeout_ms=POLL_MS)
+        except KafkaError as error:  # no gateway listens: this client says so, and goes on at the next call
+            tell.refused(error)
+            continue
         tell.assigned(sorted(one.partition for one in consumer.assignment()))
         offsets = {place: records[-1].offset + 1 for place, records in batches.items() if records}
         if offsets:
             tell.got([int(one.value) for records in batches.values() for one in records])
-            try:
-                consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()})
-                tell.committed({place.partition: offset for place, offset in offsets.items()})
-            except KafkaError as error:
-                tell.refused(error)
+            for _ in range(COMMITS_MAX):
+                try:
+                    consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()})
+                except KafkaError as error:
+                    tell.refused(error)
+                else:
+                    tell.committed({place.partition: offset for place, offset in offsets.items()})
+                    break
     consumer.close()
 
 
@@ -115,14 +126,15 @@ def with_confluent_kafka(address: str, group: str, topic: str) -> None:
         offsets = {one.partition(): one.offset() + 1 for one in records}
         if offsets:
             tell.got([int(one.value()) for one in records])
-            try:
-                consumer.commit(
-                    offsets=[TopicPartition(topic, partition, offset) for partition, offset in offsets.items()],
-                    asynchronous=False,
-                )
-                tell.committed(offsets)
-            except KafkaException as error:
-                tell.refused(error)
+            places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+            for _ in range(COMMITS_MAX):
+                try:
+                    consumer.commit(offsets=places, asynchronous=False)
+                except KafkaException as error:
+                    tell.refused(error)
+                else:
+                    tell.committed(offsets)
+                    break
     consumer.close()
 
 
