@@ -7,13 +7,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from octavo.client.client import Client
-from octavo.gateway.coordinating.coordinator import Clocks
+from octavo.gateway.coordinating.coordinator import Clocks, GroupLimits
 from octavo.gateway.coordinating.coordinators import Coordinators
-from octavo.gateway.groups.commits import RESTATE_BYTES
 from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.service.administration import AdministrationService
 from octavo.gateway.service.cluster import ClusterService
@@ -58,8 +57,8 @@ class GatewaySettings:
     """Of a topic, unless its creator says otherwise."""
     creates_topics: bool = True
     """Whether a topic that a client names is made, if there is none."""
-    restate_bytes: int = RESTATE_BYTES
-    """Of entries in a log of consumer groups, before its coordinator adds what is right once more and truncates it."""
+    groups: GroupLimits = field(default_factory=GroupLimits)
+    """Bounds of consumer groups."""
 
 
 class Service:
@@ -187,7 +186,7 @@ class Gateway:
                 name=name,
                 is_current=lambda: not lease.lost,
                 rng=rng,
-                restate_bytes=settings.restate_bytes,
+                limits=settings.groups,
             )
             undo.push_async_callback(coordinators.close)
             answers = ByteBudget(ANSWER_BYTES_MAX)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.coordinating.group_log import GroupLog
-from octavo.gateway.groups.commits import GroupRecord
+from octavo.gateway.groups.commits import OFFSETS_BYTES_MAX, RESTATE_BYTES, GroupRecord
 from octavo.gateway.groups.entries import (
     Committed,
     GenerationStored,
@@ -30,16 +30,23 @@ from octavo.gateway.groups.member import Joining, Syncing, Token
 
 GROUP_ID_CHARACTERS_MAX: Final = 255
 
-GROUPS_MAX: Final = 2000
-"""Of a coordinator. They lie in memory."""
-
-MEMBERS_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of what all members of a coordinator's groups have said and were given."""
-
 EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """A group without members whose last commit is so old is forgotten with its offsets, as with Kafka."""
 
 _EXPIRY_CHECK_MS: Final = 600 * 1000
+
+
+class GroupLimits(NamedTuple):
+    """The bounds of each coordinator (rule K13)."""
+
+    groups_max: int = 2000
+    """They lie in memory."""
+    members_bytes_max: int = 8 * 1024 * 1024
+    """Of what the members of all groups have said and were given."""
+    offsets_bytes_max: int = OFFSETS_BYTES_MAX
+    """Of committed offsets in memory."""
+    restate_bytes: int = RESTATE_BYTES
+    """Of entries in the log, before what is right is added once more and the log truncated."""
 
 
 class Committing(NamedTuple):
@@ -63,8 +70,9 @@ class Clocks(NamedTuple):
 class Coordinator:
     """See the module."""
 
-    def __init__(self, log: GroupLog, clocks: Clocks, new_member_id: Callable[[], str]) -> None:
+    def __init__(self, log: GroupLog, clocks: Clocks, new_member_id: Callable[[], str], limits: GroupLimits) -> None:
         self.log = log
+        self._limits = limits
         self._clocks = clocks
         self._new_member_id = new_member_id
         self._loop = asyncio.get_running_loop()
@@ -104,8 +112,9 @@ class Coordinator:
         """The group, new if there is none. :meth:`_keep` keeps it."""
         group = self._groups.get(group_id)
         if group is None:
-            if len(self._groups) >= GROUPS_MAX:
-                raise RefusedError(Code.GROUP_MAX_SIZE_REACHED, f"this coordinator has {GROUPS_MAX} groups")
+            if len(self._groups) >= self._limits.groups_max:
+                text = f"this coordinator has {self._limits.groups_max} groups"
+                raise RefusedError(Code.GROUP_MAX_SIZE_REACHED, text)
             group = self._new_group(group_id)
         return group
 
@@ -125,8 +134,9 @@ class Coordinator:
             RefusedError: The groups are too large, or another gateway may coordinate them.
         """
         self.log.check_leads()
-        self._check_members_bytes(asked.bytes_held)
         group = self._group(group_id)
+        said_before = group.members.get(asked.member_id)
+        self._check_members_bytes(asked.bytes_held - (0 if said_before is None else said_before.bytes_held))
         joined = await self._ask(group, lambda token, now_ms: group.join(asked, token, now_ms))
         assert isinstance(joined, Joined)
         return joined
@@ -163,7 +173,7 @@ class Coordinator:
         self._settle(group)
 
     def _check_members_bytes(self, more: int) -> None:
-        if self._members_bytes + more > MEMBERS_BYTES_MAX:
+        if self._members_bytes + more > self._limits.members_bytes_max:
             raise RefusedError(Code.GROUP_MAX_SIZE_REACHED, "the members of this coordinator's groups say too much")
 
     async def _ask(self, group: Group, act: Callable[[Token, int], None]) -> Joined | Synced:

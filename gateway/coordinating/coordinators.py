@@ -13,9 +13,9 @@ from zlib import crc32
 
 from octavo.client.client import Client
 from octavo.gateway.codes import Code, RefusedError
-from octavo.gateway.coordinating.coordinator import GROUP_ID_CHARACTERS_MAX, Clocks, Coordinator
+from octavo.gateway.coordinating.coordinator import GROUP_ID_CHARACTERS_MAX, Clocks, Coordinator, GroupLimits
 from octavo.gateway.coordinating.group_log import GroupLog, read_commits
-from octavo.gateway.groups.commits import RESTATE_BYTES, Commits
+from octavo.gateway.groups.commits import Commits
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.protocol.errors import OctavoError
 
@@ -56,18 +56,17 @@ class Coordinators:
         name: str,
         is_current: Callable[[], bool],
         rng: random.Random,
-        restate_bytes: int = RESTATE_BYTES,
+        limits: GroupLimits,
     ) -> None:
         """``name`` shows people which gateway coordinates. ``is_current``: as that of
-        :class:`~octavo.gateway.coordinating.group_log.GroupLog`. ``restate_bytes``: of entries, before the groups of a
-        log are added once more."""
+        :class:`~octavo.gateway.coordinating.group_log.GroupLog`."""
         self._client = client
         self._catalogue = catalogue
         self._clocks = clocks
         self._name = name
         self._is_current = is_current
         self._rng = rng
-        self._restate_bytes = restate_bytes
+        self._limits = limits
         self._running: dict[int, Coordinator] = {}
         self._opening: dict[int, asyncio.Task[Coordinator]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -141,7 +140,8 @@ class Coordinators:
         try:
             writer = await log.lead(self._name)
             try:
-                commits = Commits(restate_bytes=self._restate_bytes)
+                limits = self._limits
+                commits = Commits(restate_bytes=limits.restate_bytes, bytes_max=limits.offsets_bytes_max)
                 await read_commits(log, writer.end, commits, self._catalogue.has_id)
             except BaseException:
                 with contextlib.suppress(OctavoError):
@@ -158,7 +158,7 @@ class Coordinators:
             is_live=self._catalogue.has_id,
             on_lost=lambda: self._lost(number, coordinator),
         )
-        coordinator = Coordinator(group_log, self._clocks, lambda: self._member_id(writer.term))
+        coordinator = Coordinator(group_log, self._clocks, lambda: self._member_id(writer.term), limits)
         self._running[number] = coordinator
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().create_task(self._tick())

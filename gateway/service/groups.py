@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.coordinating.coordinator import Committing, Coordinator
@@ -112,20 +112,16 @@ class GroupService:
         """The answer to LeaveGroup: of one member, or, in newer versions, of several."""
         asked = decode_request(request.api, request.version, request.body)
         several = field_of(asked, "members", None)
-        members = [
-            {
-                "member_id": one.member_id,
-                "group_instance_id": instance_id,
-                "error_code": await self._leave(asked.group_id, one.member_id, instance_id),
-            }
-            for one in ([asked] if several is None else several)
-            for instance_id in [field_of(one, "group_instance_id", None)]
-        ]
-        code = Code.NONE if several is not None else members[0]["error_code"]
+        code, members = Code.NONE, []
+        try:
+            coordinator = await self._coordinators.get(asked.group_id)
+            coordinator.log.check_leads()
+            members = [_leave(coordinator, asked.group_id, one) for one in ([asked] if several is None else several)]
+        except RefusedError as error:
+            code = error.code
+        if several is None and members:
+            code = members[0]["error_code"]
         return _answer(request, {"error_code": code, "members": members})
-
-    async def _leave(self, group_id: str, member_id: str, instance_id: str | None) -> Code:
-        return await self._tried(group_id, lambda one: one.leave(group_id, member_id, instance_id))
 
     async def _tried(self, group_id: str, act: Callable[[Coordinator], Awaitable[None] | None]) -> Code:
         try:
@@ -184,6 +180,15 @@ class GroupService:
 
     async def _delete(self, group_id: str) -> Code:
         return await self._tried(group_id, lambda one: one.delete(group_id))
+
+
+def _leave(coordinator: Coordinator, group_id: str, asked: Any) -> Answer:
+    code, instance_id = Code.NONE, field_of(asked, "group_instance_id", None)
+    try:
+        coordinator.leave(group_id, asked.member_id, instance_id)
+    except RefusedError as error:
+        code = error.code
+    return {"member_id": asked.member_id, "group_instance_id": instance_id, "error_code": code}
 
 
 def _answer(request: Request, answer: Answer) -> Pieces:

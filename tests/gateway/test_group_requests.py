@@ -6,10 +6,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 from octavo.gateway.codes import Code
-from octavo.gateway.coordinating.coordinator import EXPIRY_MS, GROUP_ID_CHARACTERS_MAX
+from octavo.gateway.coordinating.coordinator import EXPIRY_MS, GROUP_ID_CHARACTERS_MAX, GroupLimits
 from octavo.gateway.coordinating.coordinators import LOGS, TOPIC, number_of
 from octavo.gateway.gateway import Gateway
-from octavo.gateway.groups.entries import METADATA_BYTES_MAX
+from octavo.gateway.groups.commits import bytes_of
+from octavo.gateway.groups.entries import METADATA_BYTES_MAX, Committed, Place
 from octavo.protocol.messages import Op
 from support.clusters.gateway_cluster import GatewayCluster, now_ms, open_gateway_cluster
 from support.kafka.client import DELETE_TOPICS, milliseconds
@@ -407,6 +408,52 @@ async def test_a_group_that_nobody_uses_expires(cluster: GatewayCluster) -> None
         assert await client.listed() == ["audit"]
 
 
+async def test_groups_have_bounds(cluster: GatewayCluster) -> None:
+    """Of those of one coordinator: groups, what members say, and offsets (rule K13)."""
+    offsets = bytes_of({Place("", 0): Committed(0, -1, "", 0)})
+    limits = GroupLimits(groups_max=2, members_bytes_max=2000, offsets_bytes_max=2 * offsets)
+    gateway = await cluster.gateway(groups=limits)
+    names = [name for name in (f"group {number}" for number in range(200)) if number_of(name) == 3]
+    async with AsyncExitStack() as stack:
+        first, second, third, other = [
+            await stack.enter_async_context(await GroupClient.of(gateway.port, name)) for name in (*names[:3], "other")
+        ]
+        await first.ask(3, 1, {"topics": [{"name": name} for name in ("orders", "a", "b")]})
+        assert number_of("other") != 3
+        await second.enter()
+        assert await first.commit(1) is Code.NONE
+        assert await third.commit(1) is Code.GROUP_MAX_SIZE_REACHED
+        assert (await third.join()).code is Code.GROUP_MAX_SIZE_REACHED
+        assert await other.commit(1) is Code.NONE
+        codes = await first.commit_many({("orders", 0): 2, ("a", 0): 1, ("b", 0): 1})
+        assert set(codes.values()) == {Code.INVALID_COMMIT_OFFSET_SIZE}
+        assert await first.fetch_commits(None) == [("orders", 0, 1, -1, "")]
+        assert await first.commit(3, topic="a") is Code.NONE
+        assert await first.commit(3, topic="b") is Code.INVALID_COMMIT_OFFSET_SIZE
+        for _ in range(20):
+            assert (await second.join(metadata=b"m" * 1000)).code is Code.NONE, "it replaces what it said before"
+        assert (await first.join(metadata=b"m" * 1000)).code is Code.GROUP_MAX_SIZE_REACHED
+        assert (await second.sync({second.member_id: b"x" * 1000}))[0] is Code.GROUP_MAX_SIZE_REACHED
+        assert await second.leave() is Code.NONE
+        assert (await first.join(metadata=b"m" * 1000)).code is Code.NONE
+
+
+async def test_a_group_of_which_nothing_is_left_takes_no_place(
+    cluster: GatewayCluster, gateway: Gateway, connect: Connect
+) -> None:
+    client, reader = await connect(), await connect()
+    await client.join()
+    assert await reader.listed() == ["billing"]
+    await client.leave()
+    assert await reader.listed() == []
+    assert await client.commit(1) is Code.UNKNOWN_MEMBER_ID
+    assert await client.sync() == (Code.UNKNOWN_MEMBER_ID, b"")
+    client.member_id, client.generation = "", -1
+    assert await client.commit_many({}) == {}
+    assert await client.commit(1, topic="none") is Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert await reader.listed() == []
+
+
 # --- takeover ---------------------------------------------------------------------------------------------------------
 
 
@@ -484,7 +531,7 @@ async def test_a_coordinator_that_loses_its_log_is_followed_by_one_that_has_read
 
 
 async def test_the_log_of_a_coordinator_is_kept_short_and_nothing_goes_back(cluster: GatewayCluster) -> None:
-    gateway = await cluster.gateway(restate_bytes=5000)
+    gateway = await cluster.gateway(groups=GroupLimits(restate_bytes=5000))
     name = f"kafka/{TOPIC}/{number_of('billing')}"
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(await GroupClient.of(gateway.port))

@@ -442,7 +442,6 @@ ROOMS = {
     "gateway": frozenset(
         {
             "gateway.coordinating",
-            "gateway.groups",
             "gateway.leading",
             "gateway.service",
             "gateway.topics",
