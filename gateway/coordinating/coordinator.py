@@ -50,7 +50,7 @@ class GroupLimits(NamedTuple):
 
 
 class Committing(NamedTuple):
-    """Who commits: a member, or a consumer that is none."""
+    """The sender of a commit: a member, or a consumer that is none."""
 
     member_id: str
     instance_id: str | None
@@ -93,7 +93,7 @@ class Coordinator:
         return self._groups
 
     def record(self, group_id: str) -> GroupRecord | None:
-        """What is committed in a group. Not to be changed.
+        """The commits of a group. Not to be changed.
 
         Raises:
             RefusedError: Another gateway may coordinate the group.

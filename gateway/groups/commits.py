@@ -1,4 +1,4 @@
-"""What the log of a coordinator says of its groups: offsets, and generations (rule K10). Pure.
+"""Offsets and generations of the groups of a coordinator, as its log has them (rule K10). Pure.
 
 A coordinator holds one machine for each term. It reads the log, and gives each entry to :meth:`Commits.load`. Then, for
 each entry that it adds:
@@ -51,13 +51,13 @@ _OFFSET_BYTES: Final = 200
 
 
 def bytes_of(offsets: Mapping[Place, Committed]) -> int:
-    """What the offsets take in memory, about."""
+    """Memory that the offsets take, about."""
     return sum(_OFFSET_BYTES + len(one.metadata) for one in offsets.values())
 
 
 @dataclass(slots=True)
 class GroupRecord:
-    """What follows from the entries of one group."""
+    """The outcome of the entries of one group."""
 
     generation: int = 0
     """The latest that is durable."""
@@ -68,7 +68,7 @@ class GroupRecord:
     offsets: dict[Place, Committed] = field(default_factory=dict)
 
     def bytes_at(self, places: Iterable[Place]) -> int:
-        """What the offsets of these places take in memory, about."""
+        """Memory that the offsets of these places take, about."""
         return bytes_of({place: self.offsets[place] for place in places if place in self.offsets})
 
     def copy(self) -> "GroupRecord":
@@ -97,7 +97,7 @@ class UnderWay(NamedTuple):
 
 
 class Restating(NamedTuple):
-    """What is to be restated."""
+    """A restatement of all groups."""
 
     before: int
     """The log is truncated there afterwards."""
@@ -127,11 +127,11 @@ class Commits:
 
     @property
     def records(self) -> Mapping[str, GroupRecord]:
-        """What is acknowledged of each group. Not to be changed."""
+        """The acknowledged records of all groups. Not to be changed."""
         return self._records
 
     def find(self, group_id: str) -> GroupRecord | None:
-        """What is acknowledged of a group; None: nothing. Not to be changed."""
+        """The acknowledged record of a group; None: there is none. Not to be changed."""
         return self._records.get(group_id)
 
     def knows(self, group_id: str) -> bool:
@@ -144,7 +144,7 @@ class Commits:
 
     @property
     def bytes_held(self) -> int:
-        """What the offsets take in memory, about, with those under way."""
+        """Memory that the offsets take, about, with those under way."""
         return self._bytes + self._bytes_under_way
 
     def check_room(self, group_id: str, offsets: Mapping[Place, Committed]) -> None:
@@ -220,12 +220,12 @@ class Commits:
         return self.log_bytes >= max(self._restate_bytes, 2 * self._restated_bytes)
 
     def begin_restating(self) -> Restating:
-        """What is to be restated, from now on."""
+        """Begin: the groups to be restated, from now on."""
         self.log_bytes = self._restated_bytes = 0
         return Restating(self.next_position, tuple({**self._records, **self._groups_under_way}))
 
     def restated(self, group_id: str, is_live: Callable[[str], bool]) -> list[GroupEntry]:
-        """What is right of a group, to be handed over in the same step. ``is_live``: see :meth:`loaded`."""
+        """The entries that restate a group, to be handed over in the same step. ``is_live``: see :meth:`loaded`."""
         record = self.projected(group_id)
         if record is None:
             return []
@@ -236,7 +236,7 @@ class Commits:
         return entries
 
     def projected(self, group_id: str) -> GroupRecord | None:
-        """What is right of a group once everything under way is acknowledged."""
+        """The record of a group once everything under way is acknowledged."""
         record = self._records.get(group_id)
         record = None if record is None else record.copy()
         if group_id in self._groups_under_way:

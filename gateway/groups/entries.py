@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What a consumer has committed for a partition."""
+    """An offset that a consumer has committed."""
 
     offset: int
     """Of the next record that it wants."""

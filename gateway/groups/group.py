@@ -138,12 +138,12 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """Whether the group has no members, and nobody was given an id to join with."""
+        """Whether the group has no members, and no client has an id to join with."""
         return not self._members and not self._expected
 
     @property
     def bytes_held(self) -> int:
-        """What the members take in memory, about."""
+        """Memory that the members take, about."""
         return sum(member.bytes_held for member in self._members.values())
 
     def may_have_members(self, now_ms: int) -> bool:

@@ -38,7 +38,7 @@ class Joining(NamedTuple):
 
     @property
     def bytes_held(self) -> int:
-        """What the member takes in memory, about."""
+        """Memory that the member takes, about."""
         texts = self.member_id, self.instance_id or "", self.protocol_type, self.client
         return sum(map(len, texts)) + sum(len(one.name) + len(one.metadata) for one in self.protocols)
 
@@ -83,7 +83,7 @@ class Member:
 
     @property
     def bytes_held(self) -> int:
-        """What the member takes in memory, about."""
+        """Memory that the member takes, about."""
         texts = self.member_id, self.instance_id or "", self.client, self.assignment
         return sum(map(len, texts)) + sum(len(one.name) + len(one.metadata) for one in self.protocols)
 

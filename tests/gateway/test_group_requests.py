@@ -90,7 +90,8 @@ async def pair(connect: Connect) -> tuple[GroupClient, GroupClient]:
     (joined, _) = await asyncio.gather(first.join(), joining)
     assert sorted(joined.members) == sorted([first.member_id, second.member_id])
     shares = {first.member_id: b"0", second.member_id: b"1"}
-    assert await asyncio.gather(first.sync(shares), second.sync()) == [(Code.NONE, b"0"), (Code.NONE, b"1")]
+    answers = await asyncio.gather(first.sync(shares), second.sync())
+    assert list(answers) == [(Code.NONE, b"0"), (Code.NONE, b"1")]
     return first, second
 
 
@@ -387,7 +388,7 @@ async def test_offsets_of_a_group_without_members_can_be_deleted(connect: Connec
     assert await client.committed() == -1
 
 
-async def test_a_group_that_nobody_uses_expires(cluster: GatewayCluster) -> None:
+async def test_a_group_that_is_not_used_expires(cluster: GatewayCluster) -> None:
     day = [now_ms()]
     cluster.clock_ms = lambda: day[0]
     gateway = await cluster.gateway()

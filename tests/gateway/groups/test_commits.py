@@ -168,7 +168,7 @@ def test_a_coordinator_that_ends_while_it_restates_leaves_all_as_it_was() -> Non
             assert log.next_coordinator().records == before
 
 
-def test_a_restatement_is_due_after_so_many_bytes_and_as_many_as_it_has_itself() -> None:
+def test_a_restatement_is_due_after_a_number_of_bytes_and_after_as_many_as_it_has_itself() -> None:
     log = Log(restate_bytes=10 * SIZE)
     for number in range(9):
         log.stored(commit(number, group=f"group {number}"))

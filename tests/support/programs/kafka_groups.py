@@ -121,7 +121,7 @@ def with_confluent_kafka(address: str, group: str, topic: str) -> None:
     )  # fmt: skip
     consumer.subscribe([topic])
     while not is_over():
-        records = [one for one in consumer.consume(500, POLL_MS / 1000) if one.error() is None]
+        records: list[Any] = [one for one in consumer.consume(500, POLL_MS / 1000) if one.error() is None]
         tell.assigned(sorted(one.partition for one in consumer.assignment()))
         offsets = {one.partition(): one.offset() + 1 for one in records}
         if offsets:
