@@ -33,7 +33,8 @@ GROUP_ID_CHARACTERS_MAX: Final = 255
 EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """A group without members whose last commit is so old is forgotten with its offsets, as with Kafka."""
 
-_EXPIRY_CHECK_MS: Final = 600 * 1000
+EXPIRY_CHECK_MS: Final = 600 * 1000
+"""Between two looks for such groups."""
 
 
 class GroupLimits(NamedTuple):
@@ -300,7 +301,7 @@ class Coordinator:
             group = self._groups[group_id]
             group.pass_time(now_ms)
             self._settle(group)
-        if now_ms >= self._expiry_checked_ms + _EXPIRY_CHECK_MS:
+        if now_ms >= self._expiry_checked_ms + EXPIRY_CHECK_MS:
             self._expiry_checked_ms = now_ms
             self._expire(now_ms)
 

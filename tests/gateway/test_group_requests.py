@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from octavo.gateway.codes import Code
-from octavo.gateway.coordinating.coordinator import EXPIRY_MS, GROUP_ID_CHARACTERS_MAX, GroupLimits
+from octavo.gateway.coordinating.coordinator import EXPIRY_CHECK_MS, EXPIRY_MS, GROUP_ID_CHARACTERS_MAX, GroupLimits
 from octavo.gateway.coordinating.coordinators import LOGS, TOPIC, number_of
 from octavo.gateway.gateway import Gateway
 from octavo.gateway.groups.commits import bytes_of
@@ -16,6 +16,7 @@ from support.clusters.gateway_cluster import GatewayCluster, now_ms, open_gatewa
 from support.kafka.client import DELETE_TOPICS, milliseconds
 from support.kafka.groups import (
     FIND_COORDINATOR,
+    JOIN_GROUP,
     LEAVE_GROUP,
     OFFSET_COMMIT,
     OFFSET_DELETE,
@@ -24,7 +25,7 @@ from support.kafka.groups import (
     AnswerError,
     GroupClient,
 )
-from support.waiting import eventually
+from support.waiting import eventually, loop_turns
 
 
 class SteadyClock:
@@ -122,7 +123,9 @@ async def test_the_logs_of_coordinators_are_no_topic_for_clients(connect: Connec
     await client.enter()
     (produced,) = await client.produce(TOPIC, b"x" * 100)
     assert produced.error_code.value == Code.INVALID_TOPIC_EXCEPTION
-    assert (await client.fetch(TOPIC, 0)).error_code.value == Code.INVALID_TOPIC_EXCEPTION
+    assert (
+        await client.fetch(TOPIC, 0, partition=number_of("billing"))
+    ).error_code.value == Code.INVALID_TOPIC_EXCEPTION
     assert (await client.offset_at(TOPIC, -1)).error_code.value == Code.INVALID_TOPIC_EXCEPTION
     assert await client.commit(1, topic=TOPIC) is Code.INVALID_TOPIC_EXCEPTION
     deleted = await client.ask(DELETE_TOPICS, 3, {"topic_names": [TOPIC], "timeout": milliseconds(1000)})
@@ -370,6 +373,16 @@ async def test_a_group_without_members_can_be_deleted(connect: Connect) -> None:
     assert await other.listed() == ["audit"]
 
 
+async def test_a_group_in_which_a_member_has_an_id_is_not_deleted(connect: Connect) -> None:
+    client, joining = await connect(), await connect()
+    await client.commit(5)
+    answer = await joining.ask(JOIN_GROUP, 5, joining.join_request())
+    assert answer.error_code.value == Code.MEMBER_ID_REQUIRED
+    assert await client.delete_group() is Code.NON_EMPTY_GROUP
+    joining.member_id = answer.member_id
+    assert (await joining.join()).code is Code.NONE
+
+
 async def test_offsets_of_a_group_without_members_can_be_deleted(connect: Connect) -> None:
     client, member = await connect(), await connect()
     await client.commit(5)
@@ -437,6 +450,8 @@ async def test_groups_have_bounds(cluster: GatewayCluster) -> None:
         assert (await second.sync({second.member_id: b"x" * 1000}))[0] is Code.GROUP_MAX_SIZE_REACHED
         assert await second.leave() is Code.NONE
         assert (await first.join(metadata=b"m" * 1000)).code is Code.NONE
+        second.member_id = ""
+        assert (await second.join(metadata=b"m" * 1000)).code is Code.GROUP_MAX_SIZE_REACHED
 
 
 async def test_a_group_of_which_nothing_is_left_takes_no_place(
@@ -453,6 +468,30 @@ async def test_a_group_of_which_nothing_is_left_takes_no_place(
     assert await client.commit_many({}) == {}
     assert await client.commit(1, topic="none") is Code.UNKNOWN_TOPIC_OR_PARTITION
     assert await reader.listed() == []
+
+
+async def test_a_group_that_had_members_counts_from_when_they_are_known_to_be_gone(cluster: GatewayCluster) -> None:
+    """Its members may commit nothing for long, and must not lose their offsets to a takeover."""
+    day = [now_ms()]
+    cluster.clock_ms = lambda: day[0]
+    first = await cluster.gateway()
+    async with await GroupClient.of(first.port) as member:
+        await member.metadata("orders")
+        await member.enter()
+        await member.commit(5)
+        waiting = asyncio.create_task(cluster.gateway())
+        await cluster.lose_leases_of(first)
+        second = await waiting
+    day[0] += EXPIRY_MS + 1
+    async with await GroupClient.of(second.port) as client:
+        for _ in range(3):
+            assert await client.committed() == 5
+            pass_time(cluster, second, EXPIRY_CHECK_MS)
+            await loop_turns()
+        assert await client.commit(5) is Code.NONE
+        day[0] += EXPIRY_MS + 1
+        pass_time(cluster, second, EXPIRY_CHECK_MS)
+        await eventually(lambda: _is_equal(client.committed(), -1))
 
 
 # --- takeover ---------------------------------------------------------------------------------------------------------
@@ -480,6 +519,7 @@ async def test_the_next_gateway_knows_commits_and_generations(
     joined = await again.join()
     assert (joined.code, joined.generation) == (Code.NONE, 2)
     assert joined.member_id != member.member_id
+    assert joined.member_id.startswith("member-2-"), "ids of an earlier coordinator are never given again"
     assert await again.leave() is Code.NONE
     assert await stranger.commit(2) is Code.UNKNOWN_MEMBER_ID
     pass_time(cluster, second, SESSION_MS)

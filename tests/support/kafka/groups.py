@@ -42,19 +42,24 @@ class GroupClient(KafkaClient):
 
     async def join(self, *, version: int = 5, metadata: bytes = b"m", **changes: Any) -> JoinedGroup:
         """Join with JoinGroup; a first answer that only gives an id is followed."""
-        asked = self.me | {
-            "session_timeout": milliseconds(SESSION_MS), "rebalance_timeout": milliseconds(REBALANCE_MS),
-            "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": metadata}],
-        }  # fmt: skip
+        asked = self.join_request(metadata)
         answer = await self.ask(JOIN_GROUP, version, _known(version, asked | changes))
         code = Code(answer.error_code.value)
         if code is Code.MEMBER_ID_REQUIRED:
+            assert version >= 4, "older clients do not know this answer"
             self.member_id = answer.member_id
             return await self.join(version=version, metadata=metadata, **changes)
         if code is Code.NONE:
             self.member_id, self.generation = answer.member_id, answer.generation_id
         members = tuple(one.member_id for one in answer.members)
         return JoinedGroup(code, answer.generation_id, answer.member_id, answer.leader, members)
+
+    def join_request(self, metadata: bytes = b"m") -> dict[str, Any]:
+        """The fields of JoinGroup."""
+        return self.me | {
+            "session_timeout": milliseconds(SESSION_MS), "rebalance_timeout": milliseconds(REBALANCE_MS),
+            "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": metadata}],
+        }  # fmt: skip
 
     async def sync(self, assignments: dict[str, bytes] | None = None) -> tuple[Code, bytes]:
         rows = [{"member_id": name, "assignment": value} for name, value in (assignments or {}).items()]
