@@ -120,7 +120,7 @@ async def test_the_gateway_coordinates_all_groups_once_their_logs_are_made(gatew
 
 async def test_the_logs_of_coordinators_are_no_topic_for_clients(connect: Connect) -> None:
     client = await connect()
-    await client.enter()
+    await client.ask(FIND_COORDINATOR, 2, {"key": "billing", "key_type": 0})
     (produced,) = await client.produce(TOPIC, b"x" * 100)
     assert produced.error_code.value == Code.INVALID_TOPIC_EXCEPTION
     assert (
@@ -130,7 +130,7 @@ async def test_the_logs_of_coordinators_are_no_topic_for_clients(connect: Connec
     assert await client.commit(1, topic=TOPIC) is Code.INVALID_TOPIC_EXCEPTION
     deleted = await client.ask(DELETE_TOPICS, 3, {"topic_names": [TOPIC], "timeout": milliseconds(1000)})
     assert deleted.responses[0].error_code.value == Code.INVALID_TOPIC_EXCEPTION
-    assert await client.heartbeat() is Code.NONE
+    await client.enter()
 
 
 async def test_logs_that_cannot_be_made_yet_are_made_when_they_can(cluster: GatewayCluster) -> None:
@@ -405,9 +405,14 @@ async def test_a_group_that_is_not_used_expires(cluster: GatewayCluster) -> None
     day = [now_ms()]
     cluster.clock_ms = lambda: day[0]
     gateway = await cluster.gateway()
-    async with await GroupClient.of(gateway.port) as client, await GroupClient.of(gateway.port, "audit") as member:
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(await GroupClient.of(gateway.port))
+        member = await stack.enter_async_context(await GroupClient.of(gateway.port, "audit"))
         await client.metadata("orders")
         await client.commit(5)
+        joining = await stack.enter_async_context(await GroupClient.of(gateway.port, "joining"))
+        await joining.commit(7)
+        await joining.ask(JOIN_GROUP, 5, joining.join_request() | {"session_timeout": milliseconds(1_800_000)})
         await member.enter()
         await member.commit(6)
         day[0] += EXPIRY_MS
@@ -419,7 +424,9 @@ async def test_a_group_that_is_not_used_expires(cluster: GatewayCluster) -> None
             pass_time(cluster, gateway, SESSION_MS - 1)
         await eventually(lambda: _is_equal(client.committed(), -1))
         assert await member.committed() == 6
-        assert await client.listed() == ["audit"]
+        assert await joining.committed() == 7, "a client has an id to join with"
+        pass_time(cluster, gateway, 0)
+        assert await client.listed() == ["audit", "joining"]
 
 
 async def test_groups_have_bounds(cluster: GatewayCluster) -> None:

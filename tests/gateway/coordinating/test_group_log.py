@@ -80,6 +80,7 @@ async def test_a_coordinator_that_loses_its_log_while_it_restates_truncates_noth
     lease[0] = False
     with pytest.raises(RefusedError, match="lease"):
         group_log.check_leads()
+    await loop_turns()
     release(cluster)
     await group_log.close()
     assert log.first_position == 0
