@@ -34,7 +34,7 @@ def test_the_header_of_each_version_is_read(api: Api) -> None:
         whole = frame(api, version, 77, b"body")
         assert frame_size(whole[:4]) == len(whole) - 4
         request = decode_header(memoryview(whole)[4:])
-        assert request == Request(api, version, 77, memoryview(b"body"))
+        assert request == Request(api, version, 77, memoryview(b"body"), "test")
         flexible = load_request_schema(api, version).__flexible__
         tags = b"\0" if flexible and api is not Api.API_VERSIONS else b""
         assert answer_header(request) == struct.pack(">i", 77) + tags
