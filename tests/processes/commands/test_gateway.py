@@ -5,32 +5,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
+from support.commands.gateways import CLIENTS, gateway, run_client
 from support.commands.processes import OCTAVO, WAIT_SECONDS, Up, environment, free_neighbours, octavo
-from support.tree import ROOT
 
-CLIENTS = ROOT / "tests" / "support" / "programs" / "kafka_clients.py"
 KILLS = 2
 ACKNOWLEDGED_BETWEEN = 500
 """Messages that are acknowledged between two kills."""
-
-
-def run_client(*arguments: object) -> list[Any]:
-    """What a client's program has printed."""
-    done = subprocess.run(
-        [sys.executable, CLIENTS, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        env=environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -41,28 +26,11 @@ def up(module_folder: Path) -> Iterator[Up]:
 
 @pytest.mark.parametrize("client", ["aiokafka", "kafka-python", "confluent-kafka"])
 def test_a_client_produces_and_consumes(up: Up, client: str) -> None:
-    got, end = run_client(client, up.kafka)
+    got, end = run_client(CLIENTS, client, up.kafka)
     count = len(got["values"]) // 2
     assert got["values"] == [f"message {number}" for number in range(count)] * 2
     assert got["offsets"] == list(range(2 * count))
     assert end == {"end": 2 * count}
-
-
-@contextmanager
-def gateway(uri: str, port: int) -> Iterator[subprocess.Popen[str]]:
-    """`octavo gateway`, once it serves. It is killed at the end."""
-    with subprocess.Popen(
-        [*OCTAVO, "gateway", "--metadata", uri, "--listen", f"127.0.0.1:{port}", "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert json.loads(process.stdout.readline()) == {"event": "ready", "address": f"127.0.0.1:{port}"}
-            yield process
-        finally:
-            process.kill()
 
 
 def test_no_message_of_an_idempotent_producer_is_lost_doubled_or_reordered_by_kills(tmp_path: Path) -> None:
@@ -92,7 +60,7 @@ def test_no_message_of_an_idempotent_producer_is_lost_doubled_or_reordered_by_ki
         producer.stdin.close()
         produced = next(said["produced"] for line in producer.stdout if "produced" in (said := json.loads(line)))
         assert producer.wait(WAIT_SECONDS) == 0
-        got, end = run_client("read", f"127.0.0.1:{port}", produced)
+        got, end = run_client(CLIENTS, "read", f"127.0.0.1:{port}", produced)
     assert got == {"numbers": list(range(produced)), "offsets": list(range(produced))}
     assert end == {"end": produced}
 
