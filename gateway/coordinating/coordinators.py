@@ -25,7 +25,7 @@ TOPIC: Final = "__consumer_offsets"
 LOGS: Final = 16
 """Of a cluster; it never changes, since groups are found by it."""
 
-OPENING_SECONDS_MAX: Final = 1.0
+OPENING_SECONDS_MAX: Final = 5.0
 """A request waits no longer for a coordinator that reads its log; the gateway goes on with it. Clients try again."""
 
 TICK_SECONDS: Final = 0.25

@@ -75,7 +75,9 @@ class CommitService:
         try:
             record = (await self._coordinators.get(asked.group_id)).record(asked.group_id)
         except RefusedError as error:
-            code = error.code
+            # Clients end at this code here, and ask again where the coordinator reads its log.
+            is_absent = error.code is Code.COORDINATOR_NOT_AVAILABLE
+            code = Code.COORDINATOR_LOAD_IN_PROGRESS if is_absent else error.code
         offsets: Mapping[Place, Committed] = {} if record is None else record.offsets
         if asked.topics is None:
             wanted = self._all_places(record)

@@ -98,7 +98,10 @@ class GroupService:
             coordinator = await self._coordinators.get(asked.group_id)
             synced = await coordinator.sync(asked.group_id, syncing)
         except RefusedError as error:
-            synced = Synced(error.code)
+            # Of the rebalance nothing is left, and clients know no other code that tells them to join again.
+            synced = Synced(
+                Code.REBALANCE_IN_PROGRESS if error.code is Code.COORDINATOR_LOAD_IN_PROGRESS else error.code
+            )
         return _answer(request, {"error_code": synced.code, "assignment": synced.assignment})
 
     async def heartbeat(self, request: Request, _held: AsyncExitStack) -> Pieces:
@@ -106,6 +109,10 @@ class GroupService:
         asked = decode_request(request.api, request.version, request.body)
         sender = Committing(asked.member_id, field_of(asked, "group_instance_id", None), asked.generation_id)
         code = await self._tried(asked.group_id, lambda one: one.heartbeat(asked.group_id, sender))
+        if code is Code.COORDINATOR_LOAD_IN_PROGRESS:
+            # As with Kafka. Some clients end at a code here that they do not expect; the member learns with the next
+            # heartbeat whether it still is one, and commits nothing until then.
+            code = Code.NONE
         return _answer(request, {"error_code": code})
 
     async def leave(self, request: Request, _held: AsyncExitStack) -> Pieces:

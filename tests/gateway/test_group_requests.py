@@ -144,17 +144,24 @@ async def test_logs_that_cannot_be_made_yet_are_made_when_they_can(cluster: Gate
 
 
 async def test_while_a_coordinator_reads_its_log_clients_are_told_to_ask_again(
-    cluster: GatewayCluster, gateway: Gateway, connect: Connect
+    cluster: GatewayCluster, gateway: Gateway, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With the code that clients expect in each answer: at another one some of them end."""
     client = await connect()
+    await client.enter()
     assert await client.commit(5) is Code.NONE
     await gateway.close()
     second = await cluster.gateway()
     again = await connect(port=second.port)
+    again.member_id, again.generation = client.member_id, client.generation
+    monkeypatch.setattr("octavo.gateway.coordinating.coordinators.OPENING_SECONDS_MAX", 0.02)
     hold(cluster, Op.READ)
     with pytest.raises(AnswerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
         await again.committed()
     assert (await again.join()).code is Code.COORDINATOR_LOAD_IN_PROGRESS
+    assert await again.commit(6) is Code.COORDINATOR_LOAD_IN_PROGRESS
+    assert await again.heartbeat() is Code.NONE, "as with Kafka"
+    assert (await again.sync())[0] is Code.REBALANCE_IN_PROGRESS, "as with Kafka"
     release(cluster, Op.READ)
 
     codes = set()
@@ -168,6 +175,17 @@ async def test_while_a_coordinator_reads_its_log_clients_are_told_to_ask_again(
 
     await eventually(is_loaded)
     assert codes <= {Code.COORDINATOR_LOAD_IN_PROGRESS}
+    assert await again.heartbeat() is Code.UNKNOWN_MEMBER_ID, "now it learns"
+
+
+async def test_a_coordinator_that_cannot_begin_is_asked_again(cluster: GatewayCluster, connect: Connect) -> None:
+    client = await connect()
+    await client.ask(FIND_COORDINATOR, 2, {"key": "billing", "key_type": 0})
+    for bookie in cluster.logs.bookies:
+        await bookie.stop()
+    assert await client.commit(5) is Code.COORDINATOR_NOT_AVAILABLE
+    with pytest.raises(AnswerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        await client.committed()
 
 
 # --- members ----------------------------------------------------------------------------------------------------------

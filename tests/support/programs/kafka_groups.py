@@ -15,8 +15,6 @@ from typing import Any
 SESSION_MS = 6_000
 HEARTBEAT_MS = 500
 POLL_MS = 200
-COMMITS_MAX = 3
-"""A commit that is refused may be tried again; a member that has lost its place reads again what it has read."""
 
 
 def say(value: Any) -> None:
@@ -31,28 +29,35 @@ def is_over() -> bool:
 
 
 class Teller:
-    """Says what a member has, once each time that it changes."""
+    """Says what a member has, once each time that it changes, and knows what it has not committed yet."""
 
     def __init__(self) -> None:
         self._assigned: list[int] | None = None
+        self.uncommitted: dict[int, int] = {}
+        """By partition. A member that keeps its partitions when a commit is refused does not read again what it has
+        read, so it has to commit that once more."""
 
     def assigned(self, partitions: list[int]) -> None:
         if partitions != self._assigned:
             self._assigned = partitions
             say({"assigned": partitions})
+        self.uncommitted = {one: offset for one, offset in self.uncommitted.items() if one in partitions}
 
-    def got(self, numbers: list[int]) -> None:
-        say({"got": numbers})
+    def got(self, numbers: list[int], offsets: Mapping[int, int]) -> None:
+        if numbers:
+            say({"got": numbers})
+        self.uncommitted |= offsets
 
-    def committed(self, offsets: Mapping[int, int]) -> None:
-        say({"committed": {str(partition): offset for partition, offset in offsets.items()}})
+    def committed(self) -> None:
+        say({"committed": {str(partition): offset for partition, offset in self.uncommitted.items()}})
+        self.uncommitted = {}
 
     def refused(self, error: BaseException) -> None:
         say({"refused": repr(error)})
 
 
 async def with_aiokafka(address: str, group: str, topic: str) -> None:
-    from aiokafka import AIOKafkaConsumer  # noqa: PLC0415
+    from aiokafka import AIOKafkaConsumer, TopicPartition  # noqa: PLC0415
     from aiokafka.errors import KafkaError  # noqa: PLC0415
 
     tell = Teller()
@@ -64,22 +69,22 @@ async def with_aiokafka(address: str, group: str, topic: str) -> None:
     while not is_over():
         batches = await consumer.getmany(timeout_ms=POLL_MS)
         tell.assigned(sorted(one.partition for one in consumer.assignment()))
-        offsets = {place: records[-1].offset + 1 for place, records in batches.items() if records}
-        if offsets:
-            tell.got([int(one.value) for records in batches.values() for one in records])
-            for _ in range(COMMITS_MAX):
-                try:
-                    await consumer.commit(offsets)
-                except KafkaError as error:
-                    tell.refused(error)
-                else:
-                    tell.committed({place.partition: offset for place, offset in offsets.items()})
-                    break
+        tell.got(
+            [int(one.value) for records in batches.values() for one in records],
+            {place.partition: records[-1].offset + 1 for place, records in batches.items() if records},
+        )
+        if tell.uncommitted:
+            try:
+                await consumer.commit({TopicPartition(topic, one): offset for one, offset in tell.uncommitted.items()})
+            except KafkaError as error:
+                tell.refused(error)
+            else:
+                tell.committed()
     await consumer.stop()
 
 
 def with_kafka_python(address: str, group: str, topic: str) -> None:
-    from kafka import KafkaConsumer, OffsetAndMetadata  # noqa: PLC0415
+    from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition  # noqa: PLC0415
     from kafka.errors import KafkaError  # noqa: PLC0415
 
     tell = Teller()
@@ -94,17 +99,22 @@ def with_kafka_python(address: str, group: str, topic: str) -> None:
             tell.refused(error)
             continue
         tell.assigned(sorted(one.partition for one in consumer.assignment()))
-        offsets = {place: records[-1].offset + 1 for place, records in batches.items() if records}
-        if offsets:
-            tell.got([int(one.value) for records in batches.values() for one in records])
-            for _ in range(COMMITS_MAX):
-                try:
-                    consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()})
-                except KafkaError as error:
-                    tell.refused(error)
-                else:
-                    tell.committed({place.partition: offset for place, offset in offsets.items()})
-                    break
+        tell.got(
+            [int(one.value) for records in batches.values() for one in records],
+            {place.partition: records[-1].offset + 1 for place, records in batches.items() if records},
+        )
+        if tell.uncommitted:
+            try:
+                consumer.commit(
+                    {
+                        TopicPartition(topic, one): OffsetAndMetadata(offset, "", -1)
+                        for one, offset in tell.uncommitted.items()
+                    }
+                )
+            except KafkaError as error:
+                tell.refused(error)
+            else:
+                tell.committed()
     consumer.close()
 
 
@@ -123,18 +133,15 @@ def with_confluent_kafka(address: str, group: str, topic: str) -> None:
     while not is_over():
         records: list[Any] = [one for one in consumer.consume(500, POLL_MS / 1000) if one.error() is None]
         tell.assigned(sorted(one.partition for one in consumer.assignment()))
-        offsets = {one.partition(): one.offset() + 1 for one in records}
-        if offsets:
-            tell.got([int(one.value()) for one in records])
-            places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
-            for _ in range(COMMITS_MAX):
-                try:
-                    consumer.commit(offsets=places, asynchronous=False)
-                except KafkaException as error:
-                    tell.refused(error)
-                else:
-                    tell.committed(offsets)
-                    break
+        tell.got([int(one.value()) for one in records], {one.partition(): one.offset() + 1 for one in records})
+        if tell.uncommitted:
+            places = [TopicPartition(topic, partition, offset) for partition, offset in tell.uncommitted.items()]
+            try:
+                consumer.commit(offsets=places, asynchronous=False)
+            except KafkaException as error:
+                tell.refused(error)
+            else:
+                tell.committed()
     consumer.close()
 
 
