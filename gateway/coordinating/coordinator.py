@@ -48,6 +48,9 @@ class GroupLimits(NamedTuple):
     """Of committed offsets in memory."""
     restate_bytes: int = RESTATE_BYTES
     """Of entries in the log, before what is right is added once more and the log truncated."""
+    opening_seconds_max: float = 5.0
+    """A request waits no longer for a coordinator that reads its log; the gateway goes on with it. Clients try
+    again."""
 
 
 class Committing(NamedTuple):

@@ -25,9 +25,6 @@ TOPIC: Final = "__consumer_offsets"
 LOGS: Final = 16
 """Of a cluster; it never changes, since groups are found by it."""
 
-OPENING_SECONDS_MAX: Final = 5.0
-"""A request waits no longer for a coordinator that reads its log; the gateway goes on with it. Clients try again."""
-
 TICK_SECONDS: Final = 0.25
 """Between two looks at the clocks: sessions last at least a second."""
 
@@ -120,7 +117,7 @@ class Coordinators:
             opening = asyncio.get_running_loop().create_task(self._open(number))
             self._opening[number] = opening
             opening.add_done_callback(lambda done: self._opened(number, done))
-        done, _ = await asyncio.wait([opening], timeout=OPENING_SECONDS_MAX)
+        done, _ = await asyncio.wait([opening], timeout=self._limits.opening_seconds_max)
         if not done:
             raise RefusedError(Code.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator reads its log")
         try:

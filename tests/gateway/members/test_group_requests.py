@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from octavo.gateway.codes import Code
-from octavo.gateway.coordinating.coordinator import GROUP_ID_CHARACTERS_MAX
+from octavo.gateway.coordinating.coordinator import GROUP_ID_CHARACTERS_MAX, GroupLimits
 from octavo.gateway.coordinating.coordinators import LOGS, TOPIC, number_of
 from octavo.gateway.gateway import Gateway
 from octavo.gateway.groups.entries import METADATA_BYTES_MAX
@@ -67,17 +67,16 @@ async def test_logs_that_cannot_be_made_yet_are_made_when_they_can(cluster: Gate
 
 
 async def test_while_a_coordinator_reads_its_log_clients_are_told_to_ask_again(
-    cluster: GatewayCluster, gateway: Gateway, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    cluster: GatewayCluster, gateway: Gateway, connect: Connect
 ) -> None:
     """With the code that clients expect in each answer: at another one some of them end."""
     client = await connect()
     await client.enter()
     assert await client.commit(5) is Code.NONE
     await gateway.close()
-    second = await cluster.gateway()
+    second = await cluster.gateway(groups=GroupLimits(opening_seconds_max=0.02))
     again = await connect(port=second.port)
     again.member_id, again.generation = client.member_id, client.generation
-    monkeypatch.setattr("octavo.gateway.coordinating.coordinators.OPENING_SECONDS_MAX", 0.02)
     hold(cluster, Op.READ)
     with pytest.raises(AnswerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
         await again.committed()

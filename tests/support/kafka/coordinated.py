@@ -25,7 +25,7 @@ type Connect = Callable[..., Awaitable[GroupClient]]
 
 
 def pass_time(cluster: GatewayCluster, gateway: Gateway, ms: int) -> None:
-    """Let so much time pass by the clock of sessions."""
+    """Let this time pass by the clock of sessions."""
     assert isinstance(cluster.steady_ms, SteadyClock)
     cluster.steady_ms.ms += ms
     gateway.coordinators.pass_time()
