@@ -2,7 +2,7 @@
 (rules B1 to B3).
 
 ``OCTAVO_CRASH_SAMPLES`` (default 2) is the number of places drawn per fault class and instant where not every
-combination can be built, and of the states every ``OCTAVO_CRASH_EVERY``-th (default 6) is checked. ``make soak`` draws
+combination can be built, and of the states every ``OCTAVO_CRASH_EVERY``-th (default 12) is checked. ``make soak`` draws
 more and checks all.
 """
 
@@ -20,7 +20,7 @@ from support.disks.crash_workload import Driver, Promises, log_writes, promises_
 from support.disks.recording_filesystem import NameChange, Noted, Recording, SyncBegun, SyncEnded
 
 SAMPLES = int(os.environ.get("OCTAVO_CRASH_SAMPLES", "2"))
-EVERY = int(os.environ.get("OCTAVO_CRASH_EVERY", "6"))
+EVERY = int(os.environ.get("OCTAVO_CRASH_EVERY", "12"))
 PHASES = ("replay", "checkpoint", "close", "delete", "drop", "trim", "compaction")
 
 Workload = Callable[[Driver], Awaitable[None]]
@@ -180,7 +180,7 @@ async def test_what_was_promised_survives_a_power_cut_at_every_instant(capsys: p
     missing = [name for name in FAULT_CLASSES if not counts[name]]
     missing += [name for name in PHASES if not counts[f"while: {name}"]]
     assert not missing, "classes that no state was built for"
-    assert sum(counts[name] for name in FAULT_CLASSES) >= 1_000
+    assert sum(counts[name] for name in FAULT_CLASSES) >= 500
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -231,5 +231,5 @@ async def test_power_cuts_during_the_start_after_a_power_cut_lose_nothing(capsys
             again = await run(second, files)
             await check_all(again, promises, seed=number, samples=1, counts=counts, every=every)
     show("power cuts in the start after a power cut", counts, capsys)
-    assert counts["while: replay"] > 100
+    assert counts["while: replay"] > 20
     assert counts["while: compaction"] > 10

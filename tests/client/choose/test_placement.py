@@ -1,6 +1,7 @@
 """Which bookies make an ensemble, by table: racks, free space, which are left out, and why none is available."""
 
 import itertools
+import os
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,9 @@ from octavo.metadata import BookieRegistration, BookieState
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId
 from octavo.protocol.quorums import Quorums
+
+RACK_BOOKIES_MAX = int(os.environ.get("OCTAVO_RACK_BOOKIES", "3"))
+"""Bookies of the largest rack, where all arrangements are tried; ``make soak`` tries larger ones."""
 
 
 def bookie(
@@ -158,10 +162,10 @@ def can_span(counts: Mapping[str, int], quorums: Quorums, spread: int) -> bool:
 
 
 def test_an_arrangement_is_found_whenever_there_is_one() -> None:
-    """All rack sizes up to four of up to four racks, all E up to six, all Qw, every minimum."""
+    """All rack sizes of up to four racks, all E up to six, all Qw, every minimum."""
     checked = found = 0
     for sizes in itertools.chain.from_iterable(
-        itertools.combinations_with_replacement(range(1, 5), racks) for racks in range(1, 5)
+        itertools.combinations_with_replacement(range(1, RACK_BOOKIES_MAX + 1), racks) for racks in range(1, 5)
     ):
         bookies = in_racks(" ".join(f"{'abcd'[at]}{count}" for at, count in enumerate(sizes)))
         counts = Counter(one.rack for one in bookies)
