@@ -1,7 +1,7 @@
 """Unpacks Debian packages for the tests, without installing them: ``debian_tools.py fetch [TOOL...]``.
 
-The tests check the alert rules and the metrics with Prometheus's own tools, the console in a real browser, and the
-Compose file with the schema of docker-compose. A program that is on the PATH is used as it is. Otherwise its package,
+The tests check the alert rules and the metrics with Prometheus's own tools, the console in a real browser, the Compose
+file with the schema of docker-compose, and the gateway with kcat. A program that is on the PATH is used as it is. Otherwise its package,
 and what it depends on and the host lacks, is downloaded by apt-get and unpacked below .check/tools, which needs no root
 and starts no service.
 """
@@ -42,6 +42,7 @@ TOOLS_NEEDED = {
     "docker-compose": Tool(
         ("docker-compose",), {"compose_spec.json": "usr/lib/python3/dist-packages/compose/config/compose_spec.json"}
     ),
+    "kcat": Tool(("kcat",), {"kcat": "usr/bin/kcat"}, needs_libraries=True),
 }
 """Tool -> what it consists of."""
 

@@ -24,6 +24,7 @@ PAGES = ("README.md", "docs/operations.md", "docs/backups.md", "docs/repair.md",
 NOT_RUN = {
     ("README.md", "make demo"): "needs the tree; `make demo` and `make test` are what runs this test",
     ("README.md", "make setup"): "needs the tree; tests/house/test_make.py tests the set-up",
+    ("README.md", 'echo "hello" | kcat'): "needs the gateway's port; tests/processes/commands/test_kcat.py runs it",
     ("README.md", "pip install"): "installs from a package registry",
     ("README.md", "octavo up --detach\noctavo pipeline"): "Spark takes minutes on a busy machine",
     ("README.md", "# spark_example.py"): "the same; tests/pipeline/test_pipeline_document.py runs such programs",
