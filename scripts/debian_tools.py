@@ -1,9 +1,9 @@
 """Unpacks Debian packages for the tests, without installing them: ``debian_tools.py fetch [TOOL...]``.
 
 The tests check the alert rules and the metrics with Prometheus's own tools, the console in a real browser, the Compose
-file with the schema of docker-compose, and the gateway with kcat. A program that is on the PATH is used as it is. Otherwise its package,
-and what it depends on and the host lacks, is downloaded by apt-get and unpacked below .check/tools, which needs no root
-and starts no service.
+file with the schema of docker-compose, and the gateway with kcat. A program that is on the PATH is used as it is.
+Otherwise its package, and what it depends on and the host lacks, is downloaded by apt-get and unpacked below
+.check/tools, which needs no root and starts no service.
 """
 
 import argparse
