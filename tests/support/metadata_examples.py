@@ -25,6 +25,18 @@ from octavo.client.log.documents.chain import decode_page as decode_segments
 from octavo.client.log.documents.cursors import CursorsDocument, CursorState, decode_cursors, encode_cursors
 from octavo.client.log.documents.names import page_document
 from octavo.client.log.documents.stream import Abandoned, StreamLogDocument, Truncating, decode_any_log
+from octavo.gateway.groups.entries import (
+    MARK,
+    Committed,
+    GenerationStored,
+    GroupDeleted,
+    GroupEntry,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    Place,
+    decode_entry,
+    encode_entry,
+)
 from octavo.gateway.records.offsets import Anchor, decode_anchor, encode_anchor
 from octavo.gateway.records.producers import Producer, Producers, Remembered
 from octavo.gateway.records.snapshot import (
@@ -316,6 +328,25 @@ TOPIC = Topic("orders", "7a" * 16, partitions=3, write_quorum=3, ack_quorum=2, b
 SNAPSHOT = SnapshotHead(LOG_ID, term=2, position=812, next_offset=40_212, forgotten_below=17, pages=1)
 
 
+ORDERS = Place(TOPIC.topic_id, 0)
+
+GROUP_ENTRIES: list[GroupEntry] = [
+    OffsetsCommitted("billing", {ORDERS: Committed(40_212, 2, "", CREATED_MS)}),
+    GenerationStored("billing", 3, 45_000, CREATED_MS),
+    OffsetsDeleted("billing", (ORDERS,)),
+    GroupDeleted("billing"),
+]
+
+
+def _group_entries(entries: list[GroupEntry]) -> bytes:
+    """One after another, as no log holds them."""
+    return b"".join(encode_entry(entry) + b"\n" for entry in entries)
+
+
+def _known_group_entries(value: bytes) -> list[GroupEntry | None]:
+    return [decode_entry(MARK + one.rstrip(), "entry") for one in value.split(MARK)[1:]]
+
+
 def _snapshot_page(producers: dict[int, tuple[int, list[Remembered]]]) -> bytes:
     known = Producers(forgotten_below=SNAPSHOT.forgotten_below)
     for producer_id, (at_ms, batches) in producers.items():
@@ -358,6 +389,7 @@ EXAMPLES: Final[dict[str, Example]] = {
         _snapshot_page,
         _known_producers,
     ),
+    "group-entries": Example(GROUP_ENTRIES, _group_entries, _known_group_entries),
     "registration": Example(REGISTRATION, encode_registration, lambda value: decode_registration(B1, value)),
     "cookie": Example(COOKIE, encode_cookie, lambda value: decode_cookie(B1, value)),
     "conditions": Example(STATES, encode_states, decode_states),
