@@ -15,7 +15,7 @@ PARTS = {
     "down": "octavo.cli.local.down",
     "bookie": "octavo.cli.bookie.commands",
     "bookies": "octavo.cli.bookies",
-    "top": "octavo.cli.top",
+    "top": "octavo.cli.top.commands",
     "console": "octavo.cli.console.commands",
     "gateway": "octavo.cli.gateway",
     "log": "octavo.cli.log.commands",

@@ -21,10 +21,22 @@ def visible(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
+def json_text(value: object) -> str:
+    """The value as JSON on one line."""
+    return without_commands(json.dumps(value, ensure_ascii=False))
+
+
+def without_commands(text: str) -> str:
+    """JSON that is written already, with an escape sequence for each character that a terminal obeys.
+
+    JSON itself escapes only some of them. Outside strings there must be none: a line of JSON, without tabs.
+    """
+    return text.translate(_ESCAPED)
+
+
 def print_json(value: object) -> None:
     """One JSON value on a line of its own, flushed: programs may be waiting for it."""
-    # JSON itself escapes only some of the characters that a terminal obeys.
-    sys.stdout.write(json.dumps(value, ensure_ascii=False).translate(_ESCAPED) + "\n")
+    sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
 
 
@@ -50,8 +62,9 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
                 table.add_row(*map(Text, row))
             console.print(table)
             return
-    for row in [list(headers), *cells]:
-        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in [list(headers), *cells])
+    sys.stdout.write("".join(f"{visible(line)}\n" for line in lines))
+    sys.stdout.flush()
 
 
 def bytes_as_json(value: bytes) -> str | dict[str, str]:

@@ -5,13 +5,13 @@
 import asyncio
 import random
 import re
-import sys
 import time
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from octavo.cli.asking import agreed
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -559,12 +559,6 @@ def _now_ms() -> int:
 
 
 async def _confirm(question: str, what: str) -> None:
-    """Ask on the terminal; any answer but yes counts as no. Raises :class:`CommandError`."""
-    if not sys.stdin.isatty():
-        raise CommandError(f"{what}; give --yes to confirm")
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    # Read in a thread, so that Ctrl-C ends the command while it waits.
-    answer = await asyncio.to_thread(sys.stdin.readline)
-    if answer.strip().lower() not in {"y", "yes"}:
+    """Ask on the terminal. Raises :class:`CommandError` for any answer but yes."""
+    if not await agreed(question, without_terminal=what):
         raise CommandError("nothing has been changed")

@@ -1,11 +1,10 @@
 """``octavo cluster``: the metadata of a cluster, its release, and the hold on garbage collection."""
 
-import asyncio
-import sys
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from octavo.cli.asking import agreed
 from octavo.cli.cluster import sanity, status, transfer
 from octavo.cli.session import CommandError, Session, command
 from octavo.protocol.errors import MetadataUnavailableError
@@ -93,9 +92,8 @@ async def destroy(
     from octavo.metadata.connect import destroy_metadata_store  # noqa: PLC0415
 
     if not yes:
-        if not sys.stdin.isatty():
-            raise CommandError("destroying a cluster loses all its ledgers; give --yes to confirm")
-        if not await _agreed(f"Destroy the cluster at {session.metadata_uri} and lose all its ledgers?"):
+        question = f"Destroy the cluster at {session.metadata_uri} and lose all its ledgers?"
+        if not await agreed(question, without_terminal="destroying a cluster loses all its ledgers"):
             raise CommandError("nothing has been destroyed")
     deleted = 0
     with progress_bar("destroying", None) as progress:
@@ -110,15 +108,6 @@ async def destroy(
         print_json({"metadata": session.metadata_uri, "destroyed": True})
     else:
         print_line(f"destroyed the cluster at {session.metadata_uri}")
-
-
-async def _agreed(question: str) -> bool:
-    """Ask on the terminal; any answer but yes counts as no."""
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    # Read in a thread, so that Ctrl-C ends the command while it waits.
-    answer = await asyncio.to_thread(sys.stdin.readline)
-    return answer.strip().lower() in {"y", "yes"}
 
 
 @command(app)

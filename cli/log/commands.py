@@ -9,11 +9,9 @@ changes the log's metadata, and disturbs no leader.
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from octavo.cli.ledger.commands import (
@@ -25,23 +23,12 @@ from octavo.cli.ledger.commands import (
     PrivateOption,
     WriteQuorumOption,
 )
-from octavo.cli.session import (
-    CommandError,
-    PasswordFileOption,
-    Session,
-    command,
-    number,
-    print_error,
-    read_password,
-)
-from octavo.protocol.errors import InvalidArgumentError, NoSuchEntryError, TruncatedError
+from octavo.cli.log.reading import NameArgument, opened
+from octavo.cli.log.reading import register as register_reading
+from octavo.cli.session import CommandError, PasswordFileOption, Session, command, number, read_password
+from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import ID_MAX
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
-
-if TYPE_CHECKING:
-    from octavo.cli.log.follow import Format
-    from octavo.client.log.log import Log, OnTruncated
-    from octavo.client.log.seam.entries import Gap
 
 app = typer.Typer(name="log", help="Create, append to, read, follow and inspect logs.", no_args_is_help=True)
 
@@ -67,17 +54,6 @@ RetainCursorsOption = Annotated[
         help="Keep what a cursor has not passed. Without another limit, drop what all cursors have passed.",
     ),
 ]
-
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The log's name.")]
-
-
-@asynccontextmanager
-async def _opened(session: Session, name: str, password_file: Path | None, **options: Any) -> AsyncIterator["Log"]:
-    async with (
-        await session.connect(**options) as client,
-        client.open_log(name, password=read_password(password_file)) as log,
-    ):
-        yield log
 
 
 @command(app)
@@ -138,12 +114,22 @@ async def create(
 async def list_logs(
     session: Session,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only names that start with it.")] = "",
+    names: Annotated[bool, typer.Option("--names", help="Print nothing but the names.")] = False,
 ) -> None:
-    """List the names of all logs."""
-    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    """List all logs with end, leader, size and age.
 
-    async with await session.connect() as client:
-        async for name in client.list_logs(prefix):
+    The command reads metadata and asks no bookie. A + behind the end says that entries may follow it: a leader has the
+    last segment open. The size is that of the closed segments.
+    """
+    from octavo.cli.log.overview import print_overviews  # noqa: PLC0415
+    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.client.log.overview import log_overviews, names_of_logs  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        if not names:
+            await print_overviews(log_overviews(store, prefix), as_json=session.as_json)
+            return
+        async for name in names_of_logs(store, prefix):
             if session.as_json:
                 print_json({"name": name})
             else:
@@ -159,7 +145,7 @@ async def show(session: Session, name: NameArgument, password_file: PasswordFile
     from octavo.cli.log.show import print_status, status_as_json  # noqa: PLC0415
     from octavo.cli.output import print_json  # noqa: PLC0415
 
-    async with _opened(session, name, password_file) as log:
+    async with opened(session, name, password_file) as log:
         status = await log.status()
     if session.as_json:
         print_json(status_as_json(status))
@@ -216,7 +202,7 @@ async def append(
             if path is not None
             else InterruptibleInput()
         )
-        log = await stack.enter_async_context(_opened(session, name, password_file, **options))
+        log = await stack.enter_async_context(opened(session, name, password_file, **options))
         size = path.stat().st_size if path is not None and path.is_file() else None
         with report.completed():
             async with await lead_log(log, leader or f"{socket.gethostname()}:{os.getpid()}") as writer:
@@ -229,107 +215,7 @@ def _nothing() -> None:
     """Reading a file never waits for its writer."""
 
 
-@command(app)
-async def read(
-    session: Session,
-    name: NameArgument,
-    first: Annotated[
-        int | None,
-        typer.Option(
-            "--first", metavar="N", min=0, max=ID_MAX, help="First position to read. The default is the log's first."
-        ),
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option(
-            "--last", metavar="N", min=0, max=ID_MAX, help="Last position to read. The default is the log's last."
-        ),
-    ] = None,
-    password_file: PasswordFileOption = None,
-) -> None:
-    """Write payloads, each followed by a newline.
-
-    With --json, one object per entry.
-    """
-    from octavo.cli.log.follow import write_entries  # noqa: PLC0415
-
-    if first is not None and last is not None and last < first:
-        raise InvalidArgumentError(f"--first {first} lies after --last {last}")
-    async with _opened(session, name, password_file) as log:
-        end = await log.refresh()
-        start = log.first_position if first is None else first
-        stop = end - 1 if last is None else last
-        if start < log.first_position:
-            raise TruncatedError(
-                f"log {name}: position {start} has been truncated; the log begins at {log.first_position}",
-                first_position=log.first_position,
-            )
-        if stop >= end or start > end:
-            missing = stop if stop >= end else start
-            raise NoSuchEntryError(f"log {name} has no position {missing} yet; its end is {end}")
-        if start <= stop:
-            async with aclosing(log.entries(start, stop)) as entries:
-                await write_entries(entries, _form(session))
-
-
-@command(app)
-async def tail(
-    session: Session,
-    name: NameArgument,
-    first: Annotated[
-        int | None,
-        typer.Option(
-            "--first", metavar="N", min=0, max=ID_MAX, help="Position to start from. The default is the log's first."
-        ),
-    ] = None,
-    cursor: Annotated[
-        str | None,
-        typer.Option(
-            "--cursor", metavar="CURSOR", help="Start at this cursor, and advance it past each entry that is written."
-        ),
-    ] = None,
-    skip_truncated: Annotated[
-        bool, typer.Option("--skip-truncated", help="Continue after positions that have been truncated.")
-    ] = False,
-    password_file: PasswordFileOption = None,
-) -> None:
-    """Follow a log across leaders until interrupted.
-
-    It also ends at the end of a sealed log, and writes payloads as `read` does. With --cursor it creates the cursor if
-    there is none, and stores it about once a second and when it ends: after a crash it shows some entries again and
-    misses none.
-    """
-    from octavo.cli.log.follow import write_entries  # noqa: PLC0415
-
-    if first is not None and cursor is not None:
-        raise InvalidArgumentError("give either --first or --cursor: a cursor has a position of its own")
-
-    def on_gap(gap: "Gap") -> None:
-        print_error(f"log {name}: positions {gap.first} to {gap.last} are not there any more")
-
-    on_truncated: OnTruncated = "skip" if skip_truncated else "raise"
-    async with _opened(session, name, password_file) as log:
-        if cursor is None:
-            entries = log.follow(first, on_truncated=on_truncated)
-            on_written = None
-        else:
-            opened = await log.cursor(cursor)
-            entries = opened.follow(on_truncated=on_truncated)
-            on_written = opened.advance
-        async with aclosing(entries):
-            await write_entries(entries, _form(session), on_written=on_written, on_gap=on_gap)
-        print_error(f"log {name} is sealed; it ends at {log.end}")
-
-
-def _form(session: Session) -> "Format":
-    """How ``read`` and ``tail`` write an entry."""
-    import json  # noqa: PLC0415
-
-    from octavo.cli.log.show import entry_as_json  # noqa: PLC0415
-
-    if not session.as_json:
-        return lambda entry: entry.payload + b"\n"
-    return lambda entry: json.dumps(entry_as_json(entry), ensure_ascii=False).encode() + b"\n"
+register_reading(app)
 
 
 @command(app)
@@ -342,7 +228,7 @@ async def truncate(
     password_file: PasswordFileOption = None,
 ) -> None:
     """Drop everything below a position, for good. A position below the log's first changes nothing."""
-    async with _opened(session, name, password_file) as log:
+    async with opened(session, name, password_file) as log:
         await log.truncate(before)
         first_position = log.first_position
     _print_first_position(session, name, first_position)
@@ -351,7 +237,7 @@ async def truncate(
 @command(app)
 async def retain(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
     """Apply the log's retention now. A leader does so once a minute."""
-    async with _opened(session, name, password_file) as log:
+    async with opened(session, name, password_file) as log:
         first_position = await log.retain()
     _print_first_position(session, name, first_position)
 
@@ -375,7 +261,7 @@ async def set_retention(
     import octavo  # noqa: PLC0415 - `octavo --help` does without
 
     retention = octavo.Retention(retain_seconds, retain_bytes, retain_cursors)
-    async with _opened(session, name, password_file) as log:
+    async with opened(session, name, password_file) as log:
         await log.set_retention(retention)
     if session.as_json:
         print_json({"name": name, "retention": retention_as_json(retention)})
@@ -405,7 +291,7 @@ async def give_up(
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
-    async with _opened(session, name, password_file) as log:
+    async with opened(session, name, password_file) as log:
         gap = await log.give_up(ledger_id, last=last)
     if session.as_json:
         print_json({"name": name, "ledger_id": ledger_id, "first": gap.first, "last": gap.last})
@@ -424,7 +310,7 @@ async def take_over(session: Session, name: NameArgument, password_file: Passwor
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
-    async with _opened(session, name, password_file) as log, log.take_over() as writer:
+    async with opened(session, name, password_file) as log, log.take_over() as writer:
         term, end = writer.term, writer.end
     if session.as_json:
         print_json({"name": name, "term": term, "end": end})
@@ -458,7 +344,7 @@ async def change(
     from octavo.client.log.seam.quorum_change import QuorumChange  # noqa: PLC0415
 
     wanted = QuorumChange(ensemble, write_quorum, ack_quorum)
-    async with _opened(session, name, password_file) as log:
+    async with opened(session, name, password_file) as log:
         if log.layout != "stream":
             raise InvalidArgumentError(f"log {name} has the layout {log.layout}; only streams can change their quorums")
         wanted.of((await log.status()).quorums)  # before a leader is disturbed
@@ -481,7 +367,7 @@ async def seal(session: Session, name: NameArgument, password_file: PasswordFile
     """
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
-    async with _opened(session, name, password_file) as log:
+    async with opened(session, name, password_file) as log:
         end = await log.seal()
     if session.as_json:
         print_json({"name": name, "end": end})
@@ -514,7 +400,7 @@ async def cursors(
     from octavo.cli.log.show import cursors_as_json, print_cursors  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
-    async with _opened(session, name, password_file) as log:
+    async with opened(session, name, password_file) as log:
         status = await log.status()
         if delete_cursor is not None:
             if delete_cursor not in status.cursors:
@@ -533,12 +419,21 @@ async def cursors(
 
 
 @command(app)
-async def delete(session: Session, name: NameArgument) -> None:
-    """Delete a log with its entries and cursors.
+async def delete(
+    session: Session,
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Delete a log with its entries and cursors, after asking.
 
-    This happens at once and cannot be undone. Its leader, if there is one, fails."""
+    This happens at once and cannot be undone. Its leader, if there is one, fails: if a client leads the log, the
+    command asks for the log's name."""
+    from octavo.cli.log.deleting import confirm_deletion  # noqa: PLC0415
     from octavo.cli.output import print_json, print_line  # noqa: PLC0415
 
+    if not yes:
+        async with await session.open_metadata() as store:
+            await confirm_deletion(store, name)
     async with await session.connect() as client:
         await client.delete_log(name)
     if session.as_json:

@@ -3,10 +3,8 @@
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 
 from octavo.cli.ledger.pieces import write_pieces
+from octavo.cli.log.forms import Format
 from octavo.client.log.seam.entries import Gap, LogEntry
-
-type Format = Callable[[LogEntry], bytes]
-"""An entry as it is written, with what ends it."""
 
 
 async def write_entries(

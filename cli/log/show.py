@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.output import bytes_as_json, print_line, print_table
+from octavo.cli.output import print_line, print_table
 from octavo.protocol.entries import EPOCH
 
 if TYPE_CHECKING:
@@ -11,19 +11,8 @@ if TYPE_CHECKING:
 
     from octavo.client.log.documents.chain import Retention
     from octavo.client.log.documents.cursors import CursorState
-    from octavo.client.log.seam.entries import LogEntry
     from octavo.client.log.seam.status import LogStatus, SegmentStatus
     from octavo.protocol.quorums import Quorums
-
-
-def entry_as_json(entry: "LogEntry") -> dict[str, Any]:
-    """One entry, for ``read --json`` and ``tail --json``."""
-    return {
-        "position": entry.position,
-        "term": entry.term,
-        "sealed_at": entry.sealed_at.isoformat(),
-        "payload": bytes_as_json(entry.payload),
-    }
 
 
 def cursors_as_json(

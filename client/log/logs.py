@@ -9,13 +9,14 @@ from octavo.client.awaitable_context import Opening
 from octavo.client.log.chain.layout import ChainLayout
 from octavo.client.log.creation import LogMaker, delete_log
 from octavo.client.log.cursors.keeper import CursorKeeper, CursorKeepers
-from octavo.client.log.documents.chain import LogDocument, LogState, Retention, check_retention
-from octavo.client.log.documents.names import check_log_name, list_prefix, name_of_document
+from octavo.client.log.documents.chain import LogDocument, Retention, check_retention
+from octavo.client.log.documents.names import check_log_name
 from octavo.client.log.documents.passwords import log_password_matches
 from octavo.client.log.documents.reading import read_document
-from octavo.client.log.documents.stream import AnyLogDocument, decode_any_log
+from octavo.client.log.documents.stream import AnyLogDocument
 from octavo.client.log.layout import LogLayout
 from octavo.client.log.log import Log
+from octavo.client.log.overview import names_of_logs
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.stream.layout import open_stream_layout
 from octavo.client.log.writer.writer import LogWriter
@@ -78,13 +79,9 @@ class Logs:
         began_at = asyncio.get_running_loop().time()
         return await self._opened((await read_document(self._access.store, name)).value, password, began_at)
 
-    async def names(self, prefix: str) -> AsyncIterator[str]:
+    def names(self, prefix: str) -> AsyncIterator[str]:
         """The names of all logs that start with ``prefix``, in bounded memory. Logs being deleted are left out."""
-        async for document in self._access.store.list_documents(list_prefix(prefix)):
-            name = name_of_document(document)
-            found = await self._access.store.read_document(document)
-            if found is not None and decode_any_log(found.value, name).state is LogState.ACTIVE:
-                yield name
+        return names_of_logs(self._access.store, prefix)
 
     async def delete(self, name: str) -> None:
         """Delete the log with its ledgers, or finish what a client that died has begun (rule P13). Raises

@@ -1,9 +1,14 @@
 """`octavo log` on a real cluster: lines as they come, one leader at a time, followers that see every position once."""
 
 import contextlib
+import fcntl
 import json
+import os
+import select
 import signal
+import struct
 import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +74,48 @@ class Running:
         return self.process.returncode, output, errors.decode()
 
 
+class OnTerminal:
+    """A command on a terminal of its own. Leaving its block leaves nothing running."""
+
+    def __init__(self, cluster: Up, *arguments: object) -> None:
+        self._terminal, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 200, 0, 0))
+        self._written = b""
+        self.process = subprocess.Popen(
+            [*OCTAVO, *map(str, arguments)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(OCTAVO_METADATA=cluster.uri, TERM="xterm"),
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> "OnTerminal":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._terminal)
+
+    def type(self, text: bytes) -> None:
+        """Press keys."""
+        os.write(self._terminal, text)
+
+    def wait_for(self, text: bytes) -> None:
+        """Return once the command has written this; pytest's timeout ends a test in which it does not."""
+        while text not in self._written:
+            self._written += os.read(self._terminal, 65536)
+        self._written = self._written.partition(text)[2]
+
+    def status(self) -> int:
+        """Its exit status, once it has ended."""
+        with contextlib.suppress(OSError):  # the terminal has no other end any more
+            while os.read(self._terminal, 65536):
+                pass
+        return self.process.wait(WAIT_SECONDS)
+
+
 def show(cluster: Up, name: str) -> Any:
     return cluster.run("log", "show", name, "--json").json
 
@@ -121,8 +168,12 @@ def test_create_list_show_and_delete(cluster: Up) -> None:
     assert created.json["name"] == "shop/orders"
     cluster.run("log", "create", "shop/orders").failed_with_one_line(1, "shop/orders", "exists")
     listed = [json.loads(line) for line in cluster.run("log", "list", "shop/", "--json").stdout.splitlines()]
-    assert listed == [{"name": "shop/orders"}]
-    assert b"shop/orders\n" in cluster.run("log", "list").stdout
+    (overview,) = listed
+    assert (overview["name"], overview["end"], overview["end_is_known"]) == ("shop/orders", 0, True)
+    assert (overview["leader"], overview["bytes"], overview["sealed"]) == (None, 0, False)
+    assert b"shop/orders\n" in cluster.run("log", "list", "--names").stdout
+    names = cluster.run("log", "list", "shop/", "--names", "--json")
+    assert names.json == {"name": "shop/orders"}
     assert cluster.run("log", "append", "shop/orders", stdin=b"a\nb\n").status == 0
     shown = show(cluster, "shop/orders")
     assert (shown["name"], shown["layout"], shown["first_position"], shown["end"]) == ("shop/orders", "stream", 0, 2)
@@ -130,9 +181,13 @@ def test_create_list_show_and_delete(cluster: Up) -> None:
     assert shown["retention"] == {"seconds": None, "bytes": 1000, "cursors": False}
     assert [(segment["first_position"], segment["entries"]) for segment in shown["segments"]] == [(0, 2)]
     assert "1000 bytes" in cluster.run("log", "show", "shop/orders").stdout.decode()
-    assert cluster.run("log", "delete", "shop/orders").status == 0
+    header, row = cluster.run("log", "list", "shop/").stdout.decode().splitlines()
+    assert header.split() == ["log", "end", "leader", "size", "age"]
+    assert row.split()[:5] == ["shop/orders", "2", "-", "2", "B"]
+    assert cluster.run("log", "delete", "shop/orders", "--yes").status == 0
     for command in ("show", "append", "read", "tail", "retain", "cursors", "delete"):
         cluster.run("log", command, "shop/orders").failed_with_one_line(1, "shop/orders")
+    cluster.run("log", "delete", "a/../b").failed_with_one_line(2, "is not the name of a log")
     ledger_id = shown["segments"][0]["ledger_id"]
     cluster.run("ledger", "show", ledger_id).failed_with_one_line(1, str(ledger_id))
 
@@ -171,6 +226,120 @@ def test_truncated_positions_are_refused_by_name_and_skipped_on_request(cluster:
         status, rest, errors = tail.end(signal.SIGINT)
     assert (status, rest) == (130, b"")
     assert errors == f"octavo: log {new_log}: positions 1 to 2 are not there any more\n"
+
+
+def test_a_tail_begins_at_the_end_unless_told_otherwise(cluster: Up, new_log: str) -> None:
+    cluster.run("log", "append", new_log, stdin=b"0\n1\n2\n")
+    with (
+        Running(cluster, "append", new_log, "--positions") as leader,
+        Running(cluster, "tail", new_log, "--from-start") as whole,
+        Running(cluster, "tail", new_log, "--last", 2) as last,
+        Running(cluster, "tail", new_log, "--last", 99) as all_of_it,
+        Running(cluster, "tail", new_log, "--since", "1h") as recent,
+        Running(cluster, "tail", new_log, "--since", "2000-01-01T00:00Z", "--payload", "hex") as old,
+    ):
+        assert [last.line(), last.line()] == [b"1", b"2"]
+        assert [old.line() for _ in range(3)] == [b"30", b"31", b"32"]
+        for tail in (whole, all_of_it, recent):
+            assert [tail.line() for _ in range(3)] == [b"0", b"1", b"2"]
+        with Running(cluster, "tail", new_log, "--json") as tail:
+            # Lines go on until the tail has begun: the first one that it shows is none of those before.
+            sent = 3
+
+            def shows_a_line() -> bool:
+                nonlocal sent
+                leader.send(b"later\n")
+                assert leader.line() == b"%d" % sent
+                sent += 1
+                return bool(select.select([tail.process.stdout], [], [], 0)[0])
+
+            wait_until(shows_a_line, "the tail to show a line")
+            assert 3 <= json.loads(tail.line())["position"] < sent
+        assert last.line() == b"later"
+
+
+def test_a_tail_takes_one_beginning_only(cluster: Up, new_log: str) -> None:
+    for given in (("--last", 1, "--first", 1), ("--cursor", "a", "--from-start"), ("--since", "1m", "--last", 1)):
+        cluster.run("log", "tail", new_log, *given).failed_with_one_line(2, "give either")
+    cluster.run("log", "tail", new_log, "--since", "soon").failed_with_one_line(2, "'soon' is no time", "10m")
+
+
+def test_entries_are_read_by_the_time_at_which_they_were_added(cluster: Up, new_log: str) -> None:
+    for number in range(3):
+        cluster.run("log", "append", new_log, stdin=b"%d\n" % number)
+    lines = cluster.run("log", "read", new_log, "--json").stdout.splitlines()
+    times = [json.loads(line)["sealed_at"] for line in lines]
+    assert sorted(set(times)) == times, "three processes have added them one after another"
+
+    def read(*options: object) -> bytes:
+        done = cluster.run("log", "read", new_log, *options)
+        assert done.status == 0, done
+        return done.stdout
+
+    assert read("--since", times[1]) == b"1\n2\n"
+    assert read("--until", times[1]) == b"0\n"
+    assert read("--since", times[1], "--until", times[2]) == b"1\n"
+    assert read("--at", times[1]) == b"1\n"
+    assert read("--at", "2000-01-01T00:00Z") == b"0\n"
+    assert read("--since", "1h", "--last", 1) == b"0\n1\n"
+    assert read("--first", 1, "--until", times[2]) == b"1\n"
+    assert read("--until", "2000-01-01T00:00Z") == b""
+    assert read("--since", "2100-01-01T00:00Z") == b""
+    cluster.run("log", "read", new_log, "--at", "2100-01-01T00:00Z").failed_with_one_line(1, "no entry added at 2100")
+    cluster.run("log", "read", new_log, "--at", times[1], "--first", 1).failed_with_one_line(2, "--first or --at")
+    cluster.run("log", "read", new_log, "--since", times[1], "--until", times[0]).failed_with_one_line(2, "lies after")
+    cluster.run("log", "truncate", new_log, "--before", 2)
+    assert read("--since", times[0]) == b"2\n"
+    assert read("--until", times[1]) == b""
+
+
+@pytest.mark.parametrize("led", [False, True], ids=["without a leader", "led"])
+def test_a_log_is_deleted_only_after_a_question(cluster: Up, new_stream: str, *, led: bool) -> None:
+    cluster.run("log", "append", new_stream, stdin=b"a\nb\n")
+    with contextlib.ExitStack() as stack:
+        if led:
+            leader = stack.enter_context(Running(cluster, "append", new_stream, "--positions", "--leader", "node-3"))
+            leader.send(b"c\n")
+            assert leader.line() == b"2"
+        refused = cluster.run("log", "delete", new_stream)
+        refused.failed_with_one_line(1, new_stream, "give --yes to confirm", "'node-3'" if led else "loses its entries")
+        with OnTerminal(cluster, "log", "delete", new_stream) as asked:
+            asked.wait_for(b"Type the log's name to delete it: " if led else b"2 entries (2 B), has 0 cursors")
+            asked.type(b"y\n" if led else b"\n")
+            asked.wait_for(b"octavo: nothing has been deleted")
+            assert asked.status() == 1
+        assert show(cluster, new_stream)["end"] == 2 + led
+        with OnTerminal(cluster, "log", "delete", new_stream) as asked:
+            asked.wait_for(b"delete it: " if led else b"[y/N] ")
+            asked.type(f"{new_stream}\n".encode() if led else b"y\n")
+            asked.wait_for(b" deleted")
+            assert asked.status() == 0
+    cluster.run("log", "show", new_stream).failed_with_one_line(1, new_stream)
+
+
+def test_top_shows_bookies_and_logs_and_obeys_keys(cluster: Up, new_stream: str) -> None:
+    with Running(cluster, "append", new_stream, "--positions", "--leader", "node-3") as leader:
+        leader.send(b"a\n")
+        assert leader.line() == b"0"
+        (row,) = cluster.run("top", new_stream, "--logs", "--once", "--interval", 0.2, "--json").json
+        assert (row["name"], row["leader"], row["end"], row["adds_per_second"]) == (new_stream, "node-3", 1, 0.0)
+        table = cluster.run("top", "--sort", "bookie", "--reverse", "--once", "--interval", 0.2).stdout.decode()
+        bookies = [line.split()[0] for line in table.splitlines()[1:]]
+        assert len(bookies) == 3
+        assert bookies == sorted(bookies, reverse=True)
+        cluster.run("top", "--sort", "lag").failed_with_one_line(2, "cannot be sorted by 'lag'")
+        with OnTerminal(cluster, "top", new_stream, "--interval", 0.2) as screen:
+            screen.wait_for(b"writable")
+            screen.type(b"l")
+            screen.wait_for(b"node-3")
+            screen.type(b" ")
+            screen.wait_for(b"paused")
+            screen.type(b"q")
+            assert screen.status() == 0
+        with OnTerminal(cluster, "top", "--logs") as screen:
+            screen.wait_for(b"slowest cursor")
+            screen.process.send_signal(signal.SIGINT)
+            assert screen.status() == 130
 
 
 def test_a_pipe_that_stays_open_is_followed_by_a_cursor_that_advances(cluster: Up, new_log: str) -> None:
@@ -226,7 +395,7 @@ def test_a_standby_goes_on_after_kill_9_and_a_follower_sees_every_position_once(
         def running(*arguments: object) -> Running:
             return stack.enter_context(Running(cluster, *arguments))
 
-        follower = running("tail", new_log, "--json")
+        follower = running("tail", new_log, "--from-start", "--json")
         leader = running("append", new_log, "--positions", "--leader", "old", *lease)
         leader.send(b"".join(b"%d\n" % number for number in range(1000)))
         assert [int(leader.line()) for _ in range(1000)] == list(range(1000))
@@ -339,7 +508,7 @@ def test_a_stream_is_sealed_and_shown_with_its_layout(cluster: Up, new_stream: s
     assert (shown["layout"], shown["end"], shown["paged_segments"], shown["sealed"]) == ("stream", 2, 0, True)
     assert shown["segments"][0]["entries"] == 2
     cluster.run("log", "give-up", new_stream, "--ledger", 1).failed_with_one_line(2, new_stream, "stream")
-    assert cluster.run("log", "delete", new_stream).status == 0
+    assert cluster.run("log", "delete", new_stream, "--yes").status == 0
 
 
 def test_quorums_of_a_stream_are_changed_and_its_leader_is_told(cluster: Up, new_stream: str) -> None:
@@ -400,7 +569,7 @@ def test_retention_is_replaced_and_a_lost_ledger_is_given_up(cluster: Up, new_ch
     cluster.run("log", "read", new_log).failed_with_one_line(1, "positions 1 to 1 were lost", "read on at 2")
     assert cluster.run("log", "read", new_log, "--first", 2).stdout == b"2\n"
     assert "positions 1 to 1" in cluster.run("log", "show", new_log).stdout.decode()
-    with Running(cluster, "tail", new_log) as tail:
+    with Running(cluster, "tail", new_log, "--from-start") as tail:
         assert [tail.line(), tail.line()] == [b"0", b"2"]
         _, _, errors = tail.end(signal.SIGINT)
     assert errors == f"octavo: log {new_log}: positions 1 to 1 are not there any more\n"

@@ -1,0 +1,1 @@
+"""``octavo top``: what bookies and logs are doing, again and again."""
