@@ -17,9 +17,19 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Options of a client, its writers and its readers.
+    """Options of a client, its writers and its readers: each with its default, and checked.
 
-    Raises :class:`InvalidArgumentError` naming an option out of range.
+    ``octavo.connect`` takes them as keywords. Made by itself, it tells the defaults, and whether values are allowed
+    before anything is connected. docs/reference/options.md says when to touch each; many are rare.
+
+    Examples:
+        >>> octavo.ClientOptions().lease_seconds
+        10.0
+        >>> octavo.ClientOptions(lease_seconds=5).window_entries
+        10000
+
+    Raises:
+        InvalidArgumentError: An option is out of range; the error names it.
     """
 
     # --- connections
@@ -193,7 +203,7 @@ class ClientOptions:
 
     @property
     def spread_min(self) -> tuple[int, int]:
-        """Racks and hosts that the copies of each entry span at least."""
+        """Racks and hosts that the copies of each entry span at least. Used only inside this package."""
         return (self.racks_per_write_quorum_min, self.hosts_per_write_quorum_min)
 
     def __post_init__(self) -> None:
@@ -215,7 +225,11 @@ class ClientOptions:
 
     @classmethod
     def from_keywords(cls, options: Mapping[str, Any]) -> "ClientOptions":
-        """Options from the keywords of ``connect``. Raises :class:`InvalidArgumentError` naming an unknown one."""
+        """Options from the keywords of ``connect``. Used only inside this package.
+
+        Raises:
+            InvalidArgumentError: An option is unknown or out of range; the error names it.
+        """
         known = {field.name for field in fields(cls)}
         for name in options:
             if name not in known:

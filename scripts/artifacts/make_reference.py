@@ -1,7 +1,8 @@
 """Writes the reference pages in docs/reference/ from the code: ``make_reference.py [--check]``.
 
-Settings come from ``BookieConfig``, commands from the command line's own help, errors from the public classes. With
-``--check`` nothing is written, and the exit status is 1 if a page is not up to date; tests/house checks it, too.
+Settings come from ``BookieConfig``, options from ``ClientOptions`` and their guide, commands from the command line's
+own help, errors from the public classes. With ``--check`` nothing is written, and the exit status is 1 if a page is not
+up to date; tests/house checks it, too.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from typing import Any
 import typer
 from octavo.bookie import config
 from octavo.cli.commands import command_line
+from octavo.client.option_guide import GUIDES, Use
+from octavo.client.options import ClientOptions
 from octavo.protocol.errors import ERROR_CODES, OctavoError
 
 import octavo
@@ -80,6 +83,58 @@ def settings_page() -> str:
         "validates a file. [operations](../operations.md#settings) describes how they work together.\n\n"
         + table(["setting", "default", "environment variable", "meaning"], rows)
     )
+
+
+# --- options of clients ----------------------------------------------------------------------------------------------
+
+
+UNITS = {
+    "seconds": "seconds", "bytes": "bytes", "entries": "entries", "requests": "requests", "segments": "segments",
+}  # fmt: skip
+"""A word of an option's name -> the unit of its value."""
+
+
+def unit_of(option: str) -> str:
+    """The unit in the option's name; empty for a number without unit, and for what is no number."""
+    return next((unit for word, unit in UNITS.items() if word in option.split("_")), "")
+
+
+def subjects_of(kind: type) -> dict[str, str]:
+    """Each attribute of a class, and the heading above it: a comment ``# --- subject``."""
+    subject, found = "", {}
+    for line in inspect.getsource(kind).splitlines():
+        if heading := re.fullmatch(r" {4}# --- (.+)", line):
+            subject = heading[1]
+        elif attribute := re.match(r" {4}(\w+): ", line):
+            found[attribute[1]] = subject
+    return found
+
+
+def options_page() -> str:
+    meanings, subjects = meanings_of(ClientOptions), subjects_of(ClientOptions)
+    sections: dict[str, list[list[str]]] = {}
+    for option in fields(ClientOptions):
+        guide = GUIDES[option.name]
+        default = default_of(option.default) or "`None`"
+        facts = f"`{option.name}`", default, unit_of(option.name), guide.use
+        rows = sections.setdefault(subjects[option.name], [])
+        rows.append([*facts, cell(meanings[option.name]), cell(guide.when)])
+    counts = {use: sum(guide.use is use for guide in GUIDES.values()) for use in Use}
+    text = (
+        f"{NOTE}# Options of a client\n\n"
+        "`octavo.connect(uri, lease_seconds=5, ...)` takes these options; `octavo.ClientOptions` has them as\n"
+        f"attributes. None of the {len(GUIDES)} must be given. {counts[Use.COMMON]} are *common*: programs are"
+        " expected to choose them.\n"
+        f"{counts[Use.SOMETIMES]} are for *some* situations, which the last column names. {counts[Use.RARE]} are"
+        " *rare*: they exist for tests,\n"
+        "measurements and unusual networks, and a change may do harm in ways that are found late. Sizes are\n"
+        "in bytes, times in seconds. A value out of range is refused with `InvalidArgumentError`, before\n"
+        "anything is connected.\n"
+    )
+    for subject, rows in sections.items():
+        headers = ["option", "default", "unit", "use", "meaning", "when to touch it"]
+        text += f"\n## {subject.capitalize()}\n\n{table(headers, rows)}"
+    return text
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -203,6 +258,7 @@ def errors_page() -> str:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_page,
+    "options.md": options_page,
     "commands.md": commands_page,
     "errors.md": errors_page,
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from octavo.client.log.log import Log
     from octavo.client.log.seam.entries import Gap, LogEntry
     from octavo.client.log.writer.writer import LogWriter
-    from octavo.client.options import ConnectOptions
+    from octavo.client.options import ClientOptions, ConnectOptions
     from octavo.client.read.reader import EntryBatch, LedgerReader
     from octavo.client.read.replica_read import ReplicaAnswer
     from octavo.client.statistics.clients import ClientStatistics, ConnectionStatistics
@@ -104,6 +104,7 @@ __all__ = [
     "BookieUnavailableError",
     "Client",
     "ClientClosedError",
+    "ClientOptions",
     "ClientStatistics",
     "ConnectOptions",
     "ConnectionStatistics",
@@ -179,6 +180,7 @@ _HOMES = {
     "BookieState": "octavo.metadata.cluster.registration",
     "BookieStatus": "octavo.client.bookie_status",
     "Client": "octavo.client.client",
+    "ClientOptions": "octavo.client.options",
     "ClientStatistics": "octavo.client.statistics.clients",
     "ConnectOptions": "octavo.client.options",
     "ConnectionStatistics": "octavo.client.statistics.clients",
