@@ -26,4 +26,5 @@ async def _answer(question: str, without_terminal: str) -> str:
     sys.stderr.write(visible(question))
     sys.stderr.flush()
     # Read in a thread, so that Ctrl-C ends the command while it waits.
-    return (await asyncio.to_thread(sys.stdin.readline)).strip()
+    answer: str = await asyncio.to_thread(sys.stdin.readline)
+    return answer.strip()

@@ -6,6 +6,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from octavo._version import __version__
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (None: those of the process); the exit status."""
@@ -14,6 +16,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # yet; commands install their own handlers.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         open_standard_streams()
+    if (sys.argv[1:] if arguments is None else [*arguments]) == ["--version"]:
+        # What every script asks first takes no command line to be built.
+        print(f"octavo {__version__}")
+        return 0
     from octavo.cli.commands import run  # noqa: PLC0415
 
     try:

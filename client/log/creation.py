@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Final
 
 from octavo.client.arguments import Protection
-from octavo.client.log.chain.housekeeping import Housekeeper
 from octavo.client.log.documents.chain import Dropped, LogDocument, LogState, Retention
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.passwords import log_verifier
@@ -174,6 +173,8 @@ async def delete_log(access: LedgerAccess, document: AnyLogDocument) -> None:
     if isinstance(document, StreamLogDocument):
         await StreamHousekeeper(access, document.name, document.log_id).delete_log()
     else:
+        from octavo.client.log.chain.housekeeping import Housekeeper  # noqa: PLC0415 - most programs have streams only
+
         await Housekeeper(access, document.name, document.log_id).delete_log()
 
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 from octavo.client.arguments import Protection, check_password, check_text, checked_protection
 from octavo.client.awaitable_context import Opening
-from octavo.client.log.chain.layout import ChainLayout
 from octavo.client.log.creation import LogMaker, delete_log
 from octavo.client.log.cursors.keeper import CursorKeeper, CursorKeepers
 from octavo.client.log.documents.chain import LogDocument, Retention, check_retention
@@ -156,6 +155,8 @@ class Logs:
             return await open_stream_layout(self._access, document, password)
         if not log_password_matches(document.verifier, password, document.log_id, document.salt):
             raise UnauthorizedError(f"log {document.name}: wrong password")
+        from octavo.client.log.chain.layout import ChainLayout  # noqa: PLC0415 - most programs have streams only
+
         return ChainLayout(self._access, document, password)
 
 

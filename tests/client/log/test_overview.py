@@ -4,6 +4,7 @@ import pytest
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.overview import LOGS_AT_A_TIME, LogOverview, UnreadableLog, log_overviews, overview_of
 from octavo.metadata import MetadataStore
+from octavo.protocol.ids import LedgerId
 from support.clusters.reading import cluster_of
 
 import octavo
@@ -27,7 +28,8 @@ async def test_a_log_is_told_with_what_its_leader_has_made_durable(layout: str) 
                 led = (await overviews(store))["orders"]
                 assert (led.leader, led.end, led.end_is_known, led.term) == ("node-1", 0, False, 1)
                 await writer.roll()
-                assert (await overviews(store))["orders"].end == 2
+                if layout == "stream":  # a chain notes where a segment ended with the roll after that
+                    assert (await overviews(store))["orders"].end == 2
             if layout == "stream":
                 await log.seal()
                 sealed = (await overviews(store))["orders"]
@@ -58,7 +60,7 @@ async def test_logs_are_read_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
         under_way = most = 0
         read = MetadataStore.read_stream
 
-        async def counted(self: MetadataStore, ledger_id: octavo.LedgerId) -> object:
+        async def counted(self: MetadataStore, ledger_id: LedgerId) -> object:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
@@ -99,7 +101,7 @@ async def test_a_log_that_is_deleted_while_it_is_read_is_left_out() -> None:
             await client.create_log(name)
         read = store.read_stream
 
-        async def deleted_before(ledger_id: octavo.LedgerId) -> object:
+        async def deleted_before(ledger_id: LedgerId) -> object:
             if "a" in [name async for name in client.list_logs()]:
                 await client.delete_log("a")
             return await read(ledger_id)

@@ -251,6 +251,7 @@ def test_a_tail_begins_at_the_end_unless_told_otherwise(cluster: Up, new_log: st
                 leader.send(b"later\n")
                 assert leader.line() == b"%d" % sent
                 sent += 1
+                assert tail.process.stdout is not None
                 return bool(select.select([tail.process.stdout], [], [], 0)[0])
 
             wait_until(shows_a_line, "the tail to show a line")
@@ -293,7 +294,7 @@ def test_entries_are_read_by_the_time_at_which_they_were_added(cluster: Up, new_
     assert read("--until", times[1]) == b""
 
 
-@pytest.mark.parametrize("led", [False, True], ids=["without a leader", "led"])
+@pytest.mark.parametrize("led", [False, True], ids=["idle", "led"])
 def test_a_log_is_deleted_only_after_a_question(cluster: Up, new_stream: str, *, led: bool) -> None:
     cluster.run("log", "append", new_stream, stdin=b"a\nb\n")
     with contextlib.ExitStack() as stack:

@@ -1,0 +1,75 @@
+"""What a command loads before it does anything: modules are counted, because times depend on the machine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands.processes import environment
+from support.waiting import WAIT_SECONDS
+
+NEVER = ("rich.", "pyarrow", "pyspark", "octavo.gateway", "octavo.repair", "octavo.pipeline", "octavo.bookie.storage")
+"""What no command about logs needs."""
+
+PROGRAM = """
+import json, os, sys
+from octavo.cli.main import main
+status = main(sys.argv[1:])
+os.write(3, json.dumps([status, sorted(sys.modules)]).encode())
+"""
+
+
+def loaded_by(*arguments: str, folder: Path) -> tuple[int, set[str]]:
+    """The exit status of a command in a process of its own, and the modules that it has loaded."""
+    report = folder / "report.json"
+    with report.open("wb") as file:
+        program = PROGRAM.replace("os.write(3,", f"os.write({file.fileno()},")
+        subprocess.run(
+            [sys.executable, "-P", "-c", program, *arguments],
+            env=environment(),
+            cwd=folder,
+            capture_output=True,
+            timeout=WAIT_SECONDS,
+            check=True,
+            pass_fds=[file.fileno()],
+        )
+    status, modules = json.loads(report.read_text())
+    return status, set(modules)
+
+
+def octavo_modules(modules: set[str]) -> int:
+    return sum(name.startswith("octavo.") for name in modules)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "octavo_max"),
+    [
+        (("--version",), 3),
+        (("log", "list"), 120),
+        (("log", "read", "orders"), 300),
+        (("bookies",), 300),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "most",
+)
+def test_a_command_loads_what_it_needs(arguments: tuple[str, ...], octavo_max: int, tmp_path: Path) -> None:
+    status, modules = loaded_by(*arguments, folder=tmp_path)
+    assert status == (0 if arguments == ("--version",) else 1), "there is no cluster"
+    assert [name for name in sorted(modules) if name.startswith(NEVER)] == []
+    assert octavo_modules(modules) <= octavo_max
+
+
+def test_the_version_is_told_without_a_command_line(tmp_path: Path) -> None:
+    _, modules = loaded_by("--version", folder=tmp_path)
+    assert not modules & {"typer", "pydantic", "asyncio"}
+
+
+def test_listing_logs_loads_no_client(tmp_path: Path) -> None:
+    _, modules = loaded_by("log", "list", folder=tmp_path)
+    assert not modules & {"octavo.client.client", "octavo.client.wire.connection"}
+
+
+def test_a_client_loads_chains_only_when_it_meets_one(tmp_path: Path) -> None:
+    _, modules = loaded_by("log", "read", "orders", folder=tmp_path)
+    assert "octavo.client.client" in modules
+    assert [name for name in modules if name.startswith("octavo.client.log.chain.")] == []
