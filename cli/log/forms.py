@@ -1,13 +1,15 @@
-"""The forms in which entries are written: payloads by themselves, or with their positions as JSON. Pure."""
+"""The forms in which entries are written: payloads by themselves, or with their positions as JSON."""
 
 import base64
 import json
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from octavo.cli.output import bytes_as_json, json_text, without_commands
-from octavo.client.log.seam.entries import LogEntry
+
+if TYPE_CHECKING:
+    from octavo.client.log.seam.entries import LogEntry
 
 type Format = Callable[[LogEntry], bytes]
 """An entry as it is written, with what ends it."""
@@ -34,16 +36,16 @@ def format_of(payload: PayloadForm | None, *, as_json: bool) -> Format:
     return lambda entry: _as_object(entry, payload)
 
 
-def entry_as_json(entry: LogEntry) -> dict[str, Any]:
+def entry_as_json(entry: "LogEntry") -> dict[str, Any]:
     """One entry, with its payload as :func:`octavo.cli.output.bytes_as_json` gives it."""
     return {**_facts(entry), "payload": bytes_as_json(entry.payload)}
 
 
-def _facts(entry: LogEntry) -> dict[str, Any]:
+def _facts(entry: "LogEntry") -> dict[str, Any]:
     return {"position": entry.position, "term": entry.term, "sealed_at": entry.sealed_at.isoformat()}
 
 
-def _as_object(entry: LogEntry, form: PayloadForm | None) -> bytes:
+def _as_object(entry: "LogEntry", form: PayloadForm | None) -> bytes:
     if form is None:
         return json_text(entry_as_json(entry)).encode() + b"\n"
     facts = json_text(_facts(entry)).removesuffix("}")

@@ -63,7 +63,9 @@ async def top(
             return
         async with aclosing(intervals(looks[page.name], interval, count=1 if once else None)) as measured:
             async for rows in measured:
-                ordered = rows if sort is None and not reverse else page.in_order(rows, order.column, reverse=order.reverse)
+                ordered = (
+                    rows if sort is None and not reverse else page.in_order(rows, order.column, reverse=order.reverse)
+                )
                 if session.as_json:
                     print_json(ordered)
                 else:

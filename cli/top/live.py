@@ -31,7 +31,7 @@ async def show_live(looks: Mapping[PageName, Looks], screen: Screen, interval: f
 
 
 class _View:
-    """What is shown at present."""
+    """The page that is shown at present."""
 
     def __init__(self, looks: Mapping[PageName, Looks], screen: Screen, interval: float, live: Live) -> None:
         self._looks = looks

@@ -28,7 +28,7 @@ class Looks(Protocol):
 
     @property
     def note(self) -> str:
-        """What the page does not show; empty if it shows all."""
+        """Says what the page leaves out; empty if it shows all."""
 
     async def look(self) -> Any:
         """The cluster as it is now."""

@@ -15,7 +15,7 @@ type Row = Mapping[str, Any]
 
 
 class PageName(StrEnum):
-    """What is looked at."""
+    """The subject of a page."""
 
     BOOKIES = "bookies"
     LOGS = "logs"

@@ -23,7 +23,7 @@ would hold up what else the store's thread has to do."""
 
 
 class LogOverview(NamedTuple):
-    """What the metadata tell of one log."""
+    """One log, as far as the metadata tell."""
 
     name: str
     log_id: str

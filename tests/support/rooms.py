@@ -495,6 +495,12 @@ ROOMS = {
         }
     ),
     "cli.rates": frozenset[str](),
+    "cli.asking": frozenset(
+        {
+            "cli.session",
+            "cli.output",
+        }
+    ),
     "cli.ledger": frozenset(
         {
             "cli.session",
@@ -505,7 +511,16 @@ ROOMS = {
         {
             "cli.session",
             "cli.output",
+            "cli.asking",
             "cli.ledger",
+        }
+    ),
+    "cli.top": frozenset(
+        {
+            "cli.session",
+            "cli.output",
+            "cli.rates",
+            "cli.log",
         }
     ),
     "cli.bench": frozenset(
@@ -528,6 +543,7 @@ ROOMS = {
         {
             "cli.session",
             "cli.output",
+            "cli.asking",
         }
     ),
     "cli.console": frozenset(
@@ -560,8 +576,10 @@ ROOMS = {
             "cli.output",
             "cli.replacing",
             "cli.rates",
+            "cli.asking",
             "cli.ledger",
             "cli.log",
+            "cli.top",
             "cli.bench",
             "cli.bookie",
             "cli.cluster",

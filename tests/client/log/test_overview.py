@@ -1,11 +1,16 @@
 """All logs at a glance: what the metadata alone tell, and how few requests it takes to read them."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.overview import LOGS_AT_A_TIME, LogOverview, UnreadableLog, log_overviews, overview_of
 from octavo.metadata import MetadataStore
 from octavo.protocol.ids import LedgerId
 from support.clusters.reading import cluster_of
+from support.waiting import WAIT_SECONDS
 
 import octavo
 
@@ -51,27 +56,38 @@ async def test_logs_are_told_in_order_whatever_their_number() -> None:
         assert await overviews(store, "few/") == {}
 
 
-async def test_logs_are_read_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+class Interposed:
+    """A store of which each read of a stream goes through ``before`` first."""
+
+    def __init__(self, store: MetadataStore, before: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read_stream(self, ledger_id: LedgerId) -> object:
+        await self._before()
+        return await self._store.read_stream(ledger_id)
+
+
+async def test_logs_are_read_many_at_a_time() -> None:
     """One after another, ten thousand logs would take as many round trips."""
     async with cluster_of() as cluster, octavo.connect(cluster.uri) as client:
-        store = cluster.store
         for number in range(20):
             await client.create_log(f"many/{number:02}")
-        under_way = most = 0
-        read = MetadataStore.read_stream
+        arrived = 0
+        all_are_there = asyncio.Event()
 
-        async def counted(self: MetadataStore, ledger_id: LedgerId) -> object:
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            try:
-                return await read(self, ledger_id)
-            finally:
-                under_way -= 1
+        async def until_all_are_there() -> None:
+            nonlocal arrived
+            arrived += 1
+            if arrived == 20:
+                all_are_there.set()
+            await all_are_there.wait()
 
-        monkeypatch.setattr(MetadataStore, "read_stream", counted)
-        assert len(await overviews(store)) == 20
-        assert most == 20
+        store: Any = Interposed(cluster.store, until_all_are_there)
+        assert len(await asyncio.wait_for(overviews(store), WAIT_SECONDS)) == 20
 
 
 async def test_a_log_that_cannot_be_understood_hides_no_other() -> None:
@@ -96,16 +112,13 @@ async def test_a_log_that_cannot_be_understood_hides_no_other() -> None:
 
 async def test_a_log_that_is_deleted_while_it_is_read_is_left_out() -> None:
     async with cluster_of() as cluster, octavo.connect(cluster.uri) as client:
-        store = cluster.store
         for name in ("a", "b"):
             await client.create_log(name)
-        read = store.read_stream
 
-        async def deleted_before(ledger_id: LedgerId) -> object:
+        async def delete_a() -> None:
             if "a" in [name async for name in client.list_logs()]:
                 await client.delete_log("a")
-            return await read(ledger_id)
 
-        store.read_stream = deleted_before  # type: ignore[assignment, method-assign]
+        store: Any = Interposed(cluster.store, delete_a)
         assert list(await overviews(store)) == ["b"]
         assert await overview_of(store, "a") is None
