@@ -145,9 +145,9 @@ async def tail(
     payload: PayloadOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Follow a log across leaders until interrupted, from its end on.
+    """Follow a log from its end on, until interrupted.
 
-    What is there already is written only on request: --from-start, --last, --since, --first or --cursor.
+    It goes on across leaders. What is there already is written only on request: --from-start, --last, --since, --first or --cursor.
 
     The command also ends at the end of a sealed log, and writes payloads as `read` does. With --cursor it creates the
     cursor, at the beginning of the log, if there is none, and stores it about once a second and when it ends: after a

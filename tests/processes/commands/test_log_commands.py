@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,11 @@ class OnTerminal:
         os.write(self._terminal, text)
 
     def wait_for(self, text: bytes) -> None:
-        """Return once the command has written this; pytest's timeout ends a test in which it does not."""
+        """Return once the command has written this. A command that writes for ever, as `top` does, gets as long."""
+        deadline = time.monotonic() + WAIT_SECONDS
         while text not in self._written:
+            readable = select.select([self._terminal], [], [], max(0.0, deadline - time.monotonic()))[0]
+            assert readable, f"{text!r} was not written, but {self._written[-3000:]!r}"
             self._written += os.read(self._terminal, 65536)
         self._written = self._written.partition(text)[2]
 
