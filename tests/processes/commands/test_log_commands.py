@@ -87,7 +87,7 @@ class OnTerminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=environment(OCTAVO_METADATA=cluster.uri, TERM="xterm"),
+            env=environment(OCTAVO_METADATA=cluster.uri, TERM="xterm", COLUMNS="200", LINES="30"),
         )
         os.close(theirs)
 
