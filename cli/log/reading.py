@@ -147,7 +147,8 @@ async def tail(
 ) -> None:
     """Follow a log from its end on, until interrupted.
 
-    It goes on across leaders. What is there already is written only on request: --from-start, --last, --since, --first or --cursor.
+    It goes on across leaders. What is there already is written only on request: --from-start, --last, --since, --first
+    or --cursor.
 
     The command also ends at the end of a sealed log, and writes payloads as `read` does. With --cursor it creates the
     cursor, at the beginning of the log, if there is none, and stores it about once a second and when it ends: after a
