@@ -42,7 +42,7 @@ GUIDES: Final[dict[str, Guide]] = {
     "connect_timeout_seconds": _rare("Bookies are reached over a network that loses many packets."),
     "reconnect_delay_seconds_min": _rare("Tests want a bookie to be back at once."),
     "reconnect_delay_seconds_max": _rare("Thousands of clients come back at the same time, and overload a bookie."),
-    "outgoing_bytes_max": _rare("`window_bytes` is raised: keep this at twice as much."),
+    "outgoing_bytes_max": _rare("Raise it with `window_bytes`, to twice as much."),
     "request_timeout_seconds": _rare("Disks are known to stand still for longer, as some network disks do."),
     "tls": _common("The cluster speaks TLS. Usually the environment says so, for all programs of a host."),
     "key_file": _common("The cluster knows its clients by keys. Usually the environment names the file."),
