@@ -11,7 +11,9 @@ from octavo.bookie.admin.fields import Field, FieldError, read_body, read_query
 from octavo.bookie.admin.http_messages import JSON, HttpAnswer, HttpError, HttpRequest, json_answer
 from octavo.bookie.admin.ledger_view import STATES, list_page, show
 from octavo.cli.console.access import HEADERS, Address, carries_token, is_own_host
+from octavo.cli.console.entries import ENTRIES_MAX, entries_as_json
 from octavo.cli.console.log_view import log_as_json
+from octavo.cli.console.logs_watch import LogsWatch
 from octavo.cli.console.observer import Observer
 from octavo.cli.console.switches import Switches
 from octavo.metadata.cluster.repair_states import REASON_CHARACTERS_MAX
@@ -21,6 +23,7 @@ from octavo.protocol.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
     OctavoError,
+    UnauthorizedError,
 )
 from octavo.protocol.ids import ID_MAX, LedgerId
 from octavo.repair.operate import operators
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from octavo.metadata import MetadataStore
 
 LEDGERS_PER_PAGE = 50
-LOGS_SHOWN_MAX = 200
 
 _BOOKIE = Field(name="bookie", kind="string", text="Id of the bookie.", required=True, length_max=256)
 
@@ -42,6 +44,8 @@ class Cluster(NamedTuple):
     store: "MetadataStore"
     observer: Observer
     switches: Switches
+    logs: LogsWatch
+    shows_entries: bool
 
 
 type Values = Mapping[str, Any]
@@ -81,16 +85,19 @@ async def _ledger(cluster: Cluster, values: Values) -> Any:
 
 
 async def _logs(cluster: Cluster, values: Values) -> Any:
-    names: list[str] = []
-    async for name in cluster.client.list_logs(values.get("prefix", "")):
-        names.append(name)
-        if len(names) > LOGS_SHOWN_MAX:
-            break
-    return {"items": names[:LOGS_SHOWN_MAX], "more": len(names) > LOGS_SHOWN_MAX}
+    return await cluster.logs.logs(values.get("prefix", ""))
 
 
 async def _log(cluster: Cluster, values: Values) -> Any:
     return await log_as_json(cluster.client, cluster.store, values["step"])
+
+
+async def _entries(cluster: Cluster, values: Values) -> Any:
+    if not cluster.shows_entries:
+        raise HttpError(403, "Forbidden", "this console shows no entries; `octavo console --entries` does")
+    name, count = values["step"], int(values.get("count", 50))
+    asked = {key: values[key] for key in ("first", "last", "at", "contains") if values.get(key) not in {None, ""}}
+    return await entries_as_json(cluster.client, name, count=count, **asked)
 
 
 async def _hold(cluster: Cluster, values: Values) -> Any:
@@ -146,6 +153,16 @@ ENDPOINTS = (
         (Field(name="prefix", kind="string", text="Only names that start with it.", length_max=255),),
     ),
     Endpoint("GET", "/api/logs/{}", _log),
+    Endpoint(
+        "GET", "/api/logs/{}/entries", _entries,
+        (
+            Field(name="first", kind="integer", text="The first position.", low=0, high=ID_MAX),
+            Field(name="last", kind="integer", text="The last position.", low=0, high=ID_MAX),
+            Field(name="at", kind="string", text="Entries added at this time or later.", length_max=64),
+            Field(name="contains", kind="string", text="Only entries that hold this text.", length_max=200),
+            Field(name="count", kind="integer", text="How many.", low=1, high=ENTRIES_MAX),
+        ),
+    ),
     Endpoint(
         "POST", "/api/jobs/hold", _hold,
         (
@@ -221,6 +238,8 @@ class Answerer:
             value = await endpoint.handle(self._cluster, values)
         except (FieldError, InvalidArgumentError) as error:
             raise HttpError(400, "InvalidArgument", str(error)) from error
+        except UnauthorizedError as error:
+            raise HttpError(403, type(error).__name__, error.message) from error
         except (NoSuchLedgerError, NoSuchLogError) as error:
             raise HttpError(404, type(error).__name__, error.message) from error
         except MetadataUnavailableError as error:
@@ -230,7 +249,7 @@ class Answerer:
         if endpoint.method == "POST":
             self._cluster.observer.look_now()
         if endpoint.path == "/api/state":
-            value["changes"] = self._changes
+            value["changes"], value["entries"] = self._changes, self._cluster.shows_entries
         return json_answer(value)
 
 
@@ -245,13 +264,17 @@ def _find(method: str, path: str) -> tuple[Endpoint, dict[str, Any]]:
             continue
         if endpoint.method == method:
             try:
-                return endpoint, {"step": unquote_to_bytes(steps[-1]).decode()} if "{}" in pattern else {}
+                return endpoint, _step(pattern, steps)
             except UnicodeDecodeError:
                 break
         others = True
     if others:
         raise HttpError(405, "MethodNotAllowed", f"{path[:200]} does not take {method[:20]}")
     raise HttpError(404, "NotFound", "there is no such path")
+
+
+def _step(pattern: Sequence[str], steps: Sequence[str]) -> dict[str, Any]:
+    return {"step": unquote_to_bytes(steps[pattern.index("{}")]).decode()} if "{}" in pattern else {}
 
 
 def _read_page() -> dict[str, HttpAnswer]:

@@ -34,6 +34,9 @@ async def console(
             help="File with the token that browsers must present. The default is a new token at each start.",
         ),
     ] = None,
+    entries: Annotated[
+        bool, typer.Option("--entries", help="Show entries of logs, too, to everybody who has the token.")
+    ] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="Offer no changes such as draining a bookie.")] = False,
 ) -> None:
     """Serve a web page that shows the cluster, live.
@@ -46,6 +49,7 @@ async def console(
     from octavo.bookie.log_output import use_log_outputs
     from octavo.cli.bookie.admin_client import bookies_here
     from octavo.cli.console.answers import Answerer, Cluster
+    from octavo.cli.console.logs_watch import LogsWatch
     from octavo.cli.console.observer import Observer
     from octavo.cli.console.switches import Switches
     from octavo.cli.output import print_json, print_line
@@ -57,7 +61,9 @@ async def console(
         directory = directory_of_cluster(session.metadata_uri)
         switches = Switches(await store.cluster_id(), lambda: bookies_here(directory))
         observer = Observer(client, store, switches, time.time)
-        answerer = Answerer(Cluster(client, store, observer, switches), address, token, changes=not read_only)
+        logs = LogsWatch(client, store, time.monotonic)
+        cluster = Cluster(client, store, observer, switches, logs, shows_entries=entries)
+        answerer = Answerer(cluster, address, token, changes=not read_only)
         server = AdminServer(answerer.answer)
         try:
             port = await server.listen_on(address.host, address.port)
@@ -74,6 +80,7 @@ async def console(
             await observer.run()
         finally:
             await server.stop()
+            await logs.close()
             await asyncio.sleep(0)
 
 

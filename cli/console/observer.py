@@ -1,16 +1,16 @@
 """Looks at the cluster for the console: one look every few seconds, however many pages are open.
 
-The observer works only while pages ask: a console without an open page costs the cluster nothing. When the metadata
-store does not answer, the last look stays visible with its age and the error.
+While no page is open the observer looks twice a minute, so that a page that is opened shows the last hour. When the
+metadata store does not answer, the last look stays visible with its age and the error.
 """
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.cluster.status import as_json as cluster_as_json
+from octavo.cli.console.history import History, Point
 from octavo.cli.console.switches import Switches
 from octavo.cli.rates import RATES, compare, latencies
 from octavo.cli.session import describe
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS = 2.0
 
 UNWATCHED_SECONDS = 30.0
-"""The observer stops when no page has asked for so long. Browsers slow hidden pages down to one request in a minute;
+"""The observer rests when no page has asked for so long. Browsers slow hidden pages down to one request in a minute;
 such a page gets a fresh look when it asks again."""
+
+RESTING_SECONDS = 30.0
+"""Between two looks while no page asks."""
 
 NEXT_LOOK_SECONDS_MAX = 10.0
 """How long a request waits for the next look. Looks take longer while the metadata store does not answer."""
-
-HISTORY_SECONDS = 300.0
 
 BLOCKED_SHOWN_MAX = 100
 
@@ -58,23 +59,23 @@ class Observer:
         self._switches = switches
         self._clock = clock
         self._interval_seconds = interval_seconds
-        self._wanted = asyncio.Event()
         self._looks = 0
         self._fresh = False
         """False before the first look, and after a time without an open page."""
         self._next_look = asyncio.Condition()
         self._hurried = asyncio.Event()
-        self._asked_at = 0.0
+        self._asked_at: float | None = None
         self._seen: dict[str, Any] | None = None
         self._error: str | None = None
         self._before: tuple[Sequence[BookieStatus], float] | None = None
-        self._history: deque[tuple[float | None, ...]] = deque(maxlen=round(HISTORY_SECONDS / interval_seconds))
+        self._history = History()
 
     async def state(self, after: int | None = None) -> dict[str, Any]:
         """The latest look, as soon as it is another one than number ``after``; that one after
         :data:`NEXT_LOOK_SECONDS_MAX`. ``cluster`` is None while there has been none, and ``error`` says why."""
         self._asked_at = asyncio.get_running_loop().time()
-        self._wanted.set()
+        if not self._fresh:
+            self.look_now()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(NEXT_LOOK_SECONDS_MAX), self._next_look:
                 await self._next_look.wait_for(lambda: self._fresh and self._looks != after)
@@ -85,7 +86,7 @@ class Observer:
             "now": self._clock(),
             "error": self._error,
             "interval_seconds": self._interval_seconds,
-            "history": [list(point) for point in self._history],
+            "history": [[point.at, *point.rates, *point.times] for point in self._history.points()],
         }
 
     def look_now(self) -> None:
@@ -93,16 +94,9 @@ class Observer:
         self._hurried.set()
 
     async def run(self) -> None:
-        """Look again and again while pages ask."""
+        """Look again and again, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await self._wanted.wait()
-            if loop.time() - self._asked_at > UNWATCHED_SECONDS:
-                self._wanted.clear()
-                self._fresh = False
-                self._history.clear()
-                self._before = None
-                continue
             begun = loop.time()
             self._hurried.clear()
             try:
@@ -110,11 +104,12 @@ class Observer:
                 self._error = None
             except OctavoError as error:
                 self._error = error.message or type(error).__name__
+            watched = self._asked_at is not None and loop.time() - self._asked_at <= UNWATCHED_SECONDS
             async with self._next_look:
-                self._looks, self._fresh = self._looks + 1, True
+                self._looks, self._fresh = self._looks + 1, watched
                 self._next_look.notify_all()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(begun + self._interval_seconds):
+                async with asyncio.timeout_at(begun + (self._interval_seconds if watched else RESTING_SECONDS)):
                     await self._hurried.wait()
 
     async def _look(self) -> dict[str, Any]:
@@ -140,9 +135,9 @@ class Observer:
             totals[name] = round(sum(rates), 1) if rates and self._before is not None else None
         totals |= latencies(before, bookies)
         if self._before is not None:
-            rates_now = (totals[name] or 0.0 for name in RATES)
-            times_now = (totals[name] for name in ("add_p50_seconds", "add_p99_seconds"))
-            self._history.append((self._clock(), *rates_now, *times_now))
+            rates_now = tuple(totals[name] or 0.0 for name in RATES)
+            times_now = (totals["add_p50_seconds"], totals["add_p99_seconds"])
+            self._history.add(Point(self._clock(), rates_now, times_now))
         self._before = (bookies, now)
         conditions = {one["bookie_id"]: one for one in repair["bookies"]}
         for row, bookie in zip(rows, bookies, strict=True):

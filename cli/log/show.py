@@ -77,6 +77,7 @@ def segments_as_json(segments: "Sequence[SegmentStatus]") -> list[dict[str, Any]
             "created_at": _time(segment.created_at_ms),
             "quorums": None if segment.quorums is None else quorums_as_json(segment.quorums),
             "owed": None if segment.owed is None else list(segment.owed),
+            "bookies": list(segment.bookies),
         }
         for segment in segments
     ]

@@ -1,16 +1,19 @@
-import { bytes, cards, clock, count, facts, h, latency, s } from "./dom.js";
+import { bytes, cards, clock, count, duration, facts, h, latency, s } from "./dom.js";
 
 const WIDTH = 900, HEIGHT = 110, LEFT = 60, BOTTOM = 20;
 
-// Two values over the last minutes. `points`: [time, value, value]; a value that is not known interrupts its line.
+// Between two looks of a server that rests there are 30 seconds; where more are missing, the line is interrupted.
+const GAP_SECONDS = 75;
+
+// Two values over the last hour. `points`: [time, value, value]; a value that is not known interrupts its line.
 function chart(title, names, points, format, { per = "/s", least = 1 } = {}) {
   const top = Math.max(least, ...points.flatMap((point) => point.slice(1)));
   const last = points.at(-1)?.[0] ?? 0, first = Math.min(points[0]?.[0] ?? 0, last - 60);
   const x = (time) => LEFT + (time - first) / (last - first || 1) * (WIDTH - LEFT - 10);
   const y = (value) => 10 + (1 - value / top) * (HEIGHT - BOTTOM - 10);
-  const runs = (at) => points.reduce((found, point) => {
-    if (point[at] === null) found.push([]);
-    else found.at(-1).push(`${x(point[0]).toFixed(1)},${y(point[at]).toFixed(1)}`);
+  const runs = (at) => points.reduce((found, point, index) => {
+    if (point[at] === null || (index && point[0] - points[index - 1][0] > GAP_SECONDS)) found.push([]);
+    if (point[at] !== null) found.at(-1).push(`${x(point[0]).toFixed(1)},${y(point[at]).toFixed(1)}`);
     return found;
   }, [[]]).filter((run) => run.length);
   const line = (at, name) => runs(at).map((run) => s("polyline", { class: name, points: run.join(" ") }));
@@ -23,7 +26,7 @@ function chart(title, names, points, format, { per = "/s", least = 1 } = {}) {
       [0, .5, 1].map((share) => [
         s("line", { class: "grid", x1: LEFT, x2: WIDTH - 10, y1: y(top * share), y2: y(top * share) }),
         s("text", { x: LEFT - 8, y: y(top * share) + 4, "text-anchor": "end" }, format(top * share))]),
-      s("text", { x: LEFT, y: HEIGHT - 4 }, `${Math.round(last - first)} s ago`),
+      s("text", { x: LEFT, y: HEIGHT - 4 }, `${duration(last - first)} ago`),
       s("text", { x: WIDTH - 10, y: HEIGHT - 4, "text-anchor": "end" }, "now"),
       line(1, "one"), line(2, "two")),
     h("p", { class: "legend" }, h("span", { class: "one" }, `${names[0]} ${value(1)}`),

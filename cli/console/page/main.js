@@ -2,17 +2,19 @@ import { get, query, Refused, takeToken } from "./api.js";
 import { bookiesPage } from "./bookies.js";
 import { clusterPage } from "./cluster.js";
 import { duration, h, patch } from "./dom.js";
+import { entriesPage } from "./entries.js";
 import { jobsPage } from "./jobs.js";
 import { ledgerPage, ledgersPage } from "./ledgers.js";
 import { logPage, logsPage } from "./logs.js";
 import { repairPage } from "./repair.js";
 
-// Page -> its title, and what shows one thing of it.
+// Page -> its title, what shows all, what shows one thing, and the page that it is part of, if it is no page of its own.
 const PAGES = {
   cluster: ["Cluster", clusterPage],
   bookies: ["Bookies", bookiesPage],
   ledgers: ["Ledgers", ledgersPage, ledgerPage],
   logs: ["Logs", logsPage, logPage],
+  entries: ["Entries", logsPage, entriesPage, "logs"],
   repair: ["Repair", repairPage],
   jobs: ["Jobs", jobsPage],
 };
@@ -43,8 +45,9 @@ function showHealth(state) {
 }
 
 function showNavigation(name) {
-  patch(document.querySelector("nav"), Object.entries(PAGES).map(([page, [title]]) =>
-    h("a", { href: `#/${page}`, "aria-current": page === name ? "page" : null }, title)));
+  const shown = PAGES[name][3] ?? name;
+  patch(document.querySelector("nav"), Object.entries(PAGES).filter(([, page]) => page[3] === undefined).map(([page, [title]]) =>
+    h("a", { href: `#/${page}`, "aria-current": page === shown ? "page" : null }, title)));
   document.title = `${PAGES[name][0]} · Octavo`;
 }
 

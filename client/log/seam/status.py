@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from octavo.client.log.documents.chain import LogDocument, Retention
 from octavo.client.log.documents.cursors import CursorState
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.quorums import Quorums
 
 
@@ -22,6 +22,8 @@ class SegmentStatus(NamedTuple):
     owed: tuple[int, int] | None = None
     """The positions, first and last, of which copies may be missing as its metadata say (rule I9); None: of none, or no
     books are kept."""
+    bookies: tuple[BookieId, ...] = ()
+    """That store it; empty of a chain's, whose ledgers tell."""
 
 
 class LogStatus(NamedTuple):

@@ -36,6 +36,7 @@ def segments_of_stream(stream: StreamMetadata) -> tuple[SegmentStatus, ...]:
                 created_at_ms=fragment.opened_at_ms,
                 quorums=fragment.quorums,
                 owed=_positions_owed(stream, fragment),
+                bookies=fragment.bookies,
             )
         )
     return tuple(segments)

@@ -20,12 +20,21 @@ from octavo.metadata import Fragment, LedgerMetadata, open_metadata_store
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import EntryId
 from support.browser import Browser
+from support.clusters.secrets import write_secret
 from support.commands.processes import OCTAVO, Up, environment
 from support.waiting import WAIT_SECONDS
 
 import octavo
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\u202egnp.exe'
+
+LARGE = 12345678901234567890
+"""No number of JavaScript: a page that parsed it would show another."""
+
+EVENTS = (
+    b"".join(b'{"order":%d,"total":%d,"note":"%s"}\n' % (at, LARGE, b"<b>x</b>") for at in range(120))
+    + b"\xff\x00raw\n"
+)
 
 PAGES = ("cluster", "bookies", "ledgers", "logs", "repair", "jobs")
 
@@ -87,13 +96,15 @@ def shown(module_folder: Path) -> Iterator[Shown]:
         for lines in (b"a\nb\n", b"c\n"):
             assert up.run("log", "append", "orders/us", stdin=lines).status == 0
         assert up.run("log", "seal", "orders/us").status == 0
+        assert up.run("log", "create", "events").status == 0
+        assert up.run("log", "append", "events", stdin=EVENTS).status == 0
         settings = environment(OCTAVO_METADATA=up.uri)
         leader = subprocess.Popen(
             [*OCTAVO, "log", "append", "orders/eu", "--leader", HOSTILE[:60]],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=settings,
         )  # fmt: skip
         console = subprocess.Popen(
-            [*OCTAVO, "console", "--listen", "127.0.0.1:0", "--json"],
+            [*OCTAVO, "console", "--listen", "127.0.0.1:0", "--json", "--entries"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=settings,
         )  # fmt: skip
         try:
@@ -224,6 +235,89 @@ def test_a_stream_shows_the_positions_that_its_users_know(shown: Shown) -> None:
     shown.go("logs/orders%2Fus")
     browser.wait_for("the log is sealed", "main")
     assert browser.messages() == []
+
+
+def test_entries_are_found_by_position_time_and_text(shown: Shown) -> None:
+    browser = shown.browser
+    shown.go("entries/events")
+    browser.wait_for("The newest entries", "main")
+    rows = "return [...document.querySelectorAll('main tbody tr')].map((one) => one.cells[0].textContent)"
+    assert browser.run(rows) == [str(position) for position in range(71, 121)]
+    browser.wait_for("ff 00 72 61 77", "main")  # what is no text is shown by its bytes
+    assert f'  "total": {LARGE},\n' in browser.run("return document.querySelector('main tbody .value').textContent")
+    assert browser.unnamed_parts() == []
+    if pictures := os.environ.get("OCTAVO_SCREENSHOTS"):
+        browser.screenshot(Path(pictures) / "entries.png")
+    browser.click_button("Older", "main")
+    browser.wait_until(lambda: browser.run(rows) == [str(position) for position in range(21, 71)], "the entries before")
+    browser.click_button("Oldest", "main")
+    browser.wait_until(lambda: browser.run(rows)[0] == "0", "the first entries")
+    browser.type("main input[name=contains]", '"order":11')
+    browser.click_button("Show", "main")
+    browser.wait_until(
+        lambda: browser.run(rows) == ["11", *(str(position) for position in range(110, 120))],
+        "those that hold the text",
+    )
+    assert browser.run("return window.hacked === undefined && document.querySelectorAll('main b').length === 0")
+    assert browser.messages() == []
+
+
+def test_entries_follow_the_log_and_other_logs_are_listed_with_what_they_do(shown: Shown) -> None:
+    browser = shown.browser
+    shown.go("entries/orders%2Feu")
+    browser.wait_for("The newest entries", "main")
+    shown.go("logs")
+    row = "return document.querySelector('a[href=\"#/logs/orders%2Feu\"]')?.closest('tr').textContent ?? ''"
+    browser.wait_until(lambda: "billing" in str(browser.run(row)), "the slowest cursor of the log")
+    cells = "[...document.querySelector('a[href=\"#/logs/events\"]').closest('tr').cells]"
+    assert browser.run(f"return {cells}.map((one) => one.textContent)")[2:4] == ["0", "121"]
+    assert browser.messages() == []
+
+
+def test_a_console_shows_entries_only_if_it_was_asked_to(shown: Shown) -> None:
+    settings = environment(OCTAVO_METADATA=shown.up.uri)
+    plain = subprocess.Popen(
+        [*OCTAVO, "console", "--listen", "127.0.0.1:0", "--json"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=settings,
+    )  # fmt: skip
+    try:
+        assert plain.stdout is not None
+        with plain.stdout:
+            place = json.loads(plain.stdout.readline())
+        other = shown._replace(url=place["url"])
+        good = {"Authorization": f"Bearer {place['token']}"}
+        status, _, value = other.ask("GET", "/api/logs/events/entries", **good)
+        assert (status, value["error"]) == (403, "Forbidden")
+        assert "octavo console --entries" in value["message"]
+        assert other.ask("GET", "/api/state", **good)[2]["entries"] is False
+    finally:
+        plain.terminate()
+        plain.wait(WAIT_SECONDS)
+
+
+def test_entries_of_a_private_log_are_shown_to_nobody(shown: Shown, tmp_path: Path) -> None:
+    password = write_secret(tmp_path / "password", b"secret words")
+    assert shown.up.run("log", "create", "private", "--password-file", password).status == 0
+    assert shown.up.run("log", "append", "private", "--password-file", password, stdin=b"hush\n").status == 0
+    good = {"Authorization": f"Bearer {shown.token}"}
+    status, _, value = shown.ask("GET", "/api/logs/private/entries", **good)
+    assert (status, value["error"]) == (403, "UnauthorizedError")
+    assert "hush" not in json.dumps(value)
+    shown.go("entries/private")
+    shown.browser.wait_for(value["message"], "main")
+    shown.browser.messages()
+
+
+def test_what_was_asked_for_wrongly_can_be_asked_for_again(shown: Shown) -> None:
+    browser = shown.browser
+    shown.go("entries/events")
+    browser.wait_for("The newest entries", "main")
+    browser.type("main input[name=at]", "soon")
+    browser.click_button("Show", "main")
+    browser.wait_for("'soon' is no time", "main .bad")
+    browser.click_button("Newest", "main")
+    browser.wait_for("The newest entries", "main")
+    browser.messages()
 
 
 def test_pages_follow_the_cluster_without_being_loaded_again(shown: Shown) -> None:
@@ -360,6 +454,13 @@ def test_every_answer_forbids_what_the_page_does_not_need(shown: Shown) -> None:
         ("POST", "/api/jobs/read-only", {"bookie": "on-another-host"}, 409),
         ("POST", "/api/jobs/writable", {"bookie": 1}, 400),
         ("GET", "/api/state?after=-1", None, 400),
+        ("GET", "/api/logs/none/entries", None, 404),
+        ("GET", "/api/logs/events/entries?first=-1", None, 400),
+        ("GET", "/api/logs/events/entries?count=101", None, 400),
+        ("GET", "/api/logs/events/entries?at=soon", None, 400),
+        ("GET", "/api/logs/events/entries?offset=1", None, 400),
+        ("GET", "/api/logs/entries/entries/entries", None, 404),
+        ("POST", "/api/logs/events/entries", {}, 405),
         ("POST", "/api/jobs/retire", {"bookie": "b"}, 404),
     ],
 )

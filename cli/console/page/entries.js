@@ -1,0 +1,110 @@
+// A page of the entries of one log: the newest ones, or those from a position or a time on, or those that hold a text.
+
+import { get, query, Refused } from "./api.js";
+import { bytes, column, count, foreign, h, narrow, number, table } from "./dom.js";
+
+const COUNT = 50, SHOWN = 20000;
+
+// What is asked for, and the last answer: entries never change, so only the newest ones are asked for again.
+let asked = null, form = "auto", answered = null;
+
+const nothing = { first: "", at: "", contains: "", last: "" };
+const isNewest = () => ["first", "at", "contains", "last"].every((key) => asked[key] === "");
+
+const DEPTH_MAX = 50;
+
+// Indents JSON without touching its numbers and strings, which a parser might round or normalise. Null: it is too deep.
+function indented(text) {
+  let depth = 0, out = "", before = "";
+  const newLine = () => { out += "\n" + "  ".repeat(depth); };
+  const opens = (part) => part === "{" || part === "[";
+  for (const part of text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s"{}[\],:]+/gs) ?? []) {
+    const closes = part === "}" || part === "]";
+    if (closes) depth -= 1;
+    if (closes ? !opens(before) : opens(before) || before === ",") newLine();
+    out += part === ":" ? ": " : part;
+    if (opens(part)) depth += 1;
+    if (depth > DEPTH_MAX) return null;
+    before = part;
+  }
+  return out;
+}
+
+function asJson(text) {
+  try { JSON.parse(text); } catch { return null; }
+  return /^\s*[{[]/.test(text) ? indented(text) : text;
+}
+
+const bytesOf = (payload) => typeof payload === "string" ? new TextEncoder().encode(payload)
+  : Uint8Array.from(atob(payload.base64), (one) => one.charCodeAt(0));
+
+function asHex(payload) {
+  const all = bytesOf(payload), lines = [];
+  for (let at = 0; at < all.length; at += 16) {
+    const row = [...all.slice(at, at + 16)];
+    lines.push([at.toString(16).padStart(6, "0"), row.map((one) => one.toString(16).padStart(2, "0")).join(" ").padEnd(47),
+      row.map((one) => one >= 32 && one < 127 ? String.fromCharCode(one) : ".").join("")].join("  "));
+  }
+  return lines.join("\n");
+}
+
+function shown(entry) {
+  const { payload } = entry, isText = typeof payload === "string";
+  const text = form === "hex" || !isText ? asHex(payload) : form === "text" ? payload : asJson(payload) ?? payload;
+  const known = bytesOf(payload).length;
+  return [entry.bytes === 0 ? h("span", { class: "quiet" }, "empty") : foreign(text, SHOWN),
+    known < entry.bytes ? h("p", { class: "quiet" }, `The first ${bytes(known)} of ${bytes(entry.bytes)}.`) : null];
+}
+
+// What was asked for wrongly is said on the page, so that it can be asked for again.
+async function found(request) {
+  try { return await get(request); } catch (error) {
+    if (!(error instanceof Refused) || error.status === 0 || error.status >= 500) throw error;
+    return { first_position: 0, end: 0, from: 0, searched: 0, items: [], next: null, error: error.message };
+  }
+}
+
+export async function entriesPage(state, again, name) {
+  const title = [h("h1", {}, "Entries of ", h("a", { href: `#/logs/${encodeURIComponent(name)}` }, name))];
+  if (!state.entries) {
+    return [...title, h("p", {}, "This console shows no entries. Start it with ", h("code", {}, "octavo console --entries"),
+      "; then everybody who has its address with the token can read the logs that have no password.")];
+  }
+  if (asked?.name !== name) asked = { ...nothing, name };
+  const request = `/api/logs/${encodeURIComponent(name)}/entries${query({ first: asked.first, last: asked.last, at: asked.at, contains: asked.contains, count: COUNT })}`;
+  if (answered?.request !== request || isNewest()) answered = { request, page: await found(request) };
+  const { page } = answered;
+  const ask = (changes) => { asked = { ...nothing, name, ...changes }; again(); };
+  const next = page.items.length ? page.items.at(-1).position + 1 : page.from;
+  const button = (text, changes, disabled) => [h("button", { type: "button", disabled, onclick: () => ask(changes) }, text), " "];
+  const option = (value, text) => h("option", { value, selected: form === value }, text);
+  return [
+    ...title,
+    h("form", { class: "filter", onsubmit: (event) => {
+      event.preventDefault();
+      const { first, last, at, contains } = event.target.elements;
+      ask({ first: first.value, last: last.value, at: at.value, contains: contains.value, ...(contains.value !== "" && first.value === "" && at.value === "" ? { first: String(page.first_position) } : {}) });
+    } },
+    h("label", {}, "From position", h("input", { name: "first", inputmode: "numeric", pattern: "[0-9]*", size: 12 })),
+    h("label", {}, "or from time", h("input", { name: "at", size: 18, maxlength: 64, placeholder: "10m or 2026-01-31T12:00" })),
+    h("label", {}, "to position", h("input", { name: "last", inputmode: "numeric", pattern: "[0-9]*", size: 12 })),
+    h("label", {}, "that hold the text", h("input", { name: "contains", size: 18, maxlength: 200 })),
+    h("button", {}, "Show"),
+    h("label", {}, "Payload as", h("select", { onchange: (event) => { form = event.target.value; again(); } },
+      option("auto", "JSON if it is"), option("text", "text"), option("hex", "hex")))),
+    h("p", {},
+      button("Oldest", { first: String(page.first_position) }, page.from <= page.first_position),
+      button("Older", { first: String(Math.max(page.first_position, page.from - COUNT)), contains: "" }, page.from <= page.first_position),
+      button("Newer", { first: String(next), contains: asked.contains, last: asked.last }, next >= page.end),
+      button("Newest", {}, isNewest())),
+    h("p", { class: "quiet" }, `Positions ${count(page.first_position)} to ${count(page.end)}. `,
+      asked.contains === "" ? null : [`Searched ${count(page.searched)} entries for `, foreign(asked.contains), ". "],
+      isNewest() ? "The newest entries; they follow the log." : null),
+    h("section", { class: "panel" }, table(null, [number("Position"), narrow("Added"), number("Term"), number("Size"), column("Payload")],
+      page.items.map((one) => [String(one.position), one.sealed_at.slice(0, 23).replace("T", " "), count(one.term), bytes(one.bytes), shown(one)]),
+      "No entry fits.")),
+    page.error === null ? null : h("p", { class: "bad" }, page.error),
+    page.next !== null && asked.contains !== "" && page.items.length < COUNT
+      ? h("p", {}, button(`Search on from ${count(page.next)}`, { ...asked, first: String(page.next), at: "" }, false)) : null,
+  ];
+}
