@@ -1,4 +1,4 @@
-"""What the console's server knows of logs and of the last hour: the list with rates, entries, and the history of plots."""
+"""What the console knows of logs and of the last hour: the list with rates, entries, the history of plots."""
 
 import octavo.testing
 import pytest
@@ -101,7 +101,10 @@ async def test_what_was_truncated_is_left_out_and_what_lies_beyond_the_end_is_no
 
 
 async def test_an_entry_that_cannot_be_had_ends_the_page_with_the_reason() -> None:
-    async with octavo.testing.cluster() as cluster, octavo.connect(cluster.uri) as client:
+    async with (
+        octavo.testing.cluster() as cluster,
+        octavo.connect(cluster.uri, read_quorum_timeout_seconds=0.2) as client,
+    ):
         await added(client, "lost", [b"x"] * 3)
         for bookie in cluster.bookies:
             cluster.kill(bookie)
