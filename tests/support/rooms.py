@@ -552,6 +552,7 @@ ROOMS = {
             "cli.output",
             "cli.rates",
             "cli.log",
+            "cli.top",
             "cli.cluster",
             "cli.bookie",
         }
