@@ -13,6 +13,7 @@ from typing import Final
 
 from octavo.client.arguments import Protection
 from octavo.client.log.documents.chain import Dropped, LogDocument, LogState, Retention
+from octavo.client.log.documents.key_window import KeyWindow
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.passwords import log_verifier
 from octavo.client.log.documents.stream import AnyLogDocument, StreamLogDocument, decode_any_log
@@ -73,7 +74,9 @@ class LogMaker:
         quorums: Quorums,
         protection: Protection,
         retention: Retention,
+        *,
         full_copies: FullCopies | None = None,
+        keys: KeyWindow | None = None,
     ) -> Versioned[StreamLogDocument]:
         """Make a log that is a stream. Raises :class:`LogExistsError`, and :class:`NotEnoughBookiesError`."""
         document = StreamLogDocument(
@@ -83,6 +86,7 @@ class LogMaker:
             created_at_ms=self._access.clock_ms(),
             retention=retention,
             counts_ages=True,
+            keys=keys,
             state=LogState.MAKING,
         )
         present = await self._free_name(name)

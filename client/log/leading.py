@@ -1,9 +1,10 @@
 """A handle's way to lead its log: the lock, then the takeover; the writers that the handle has made."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from octavo.client.log.documents.names import lock_name
+from octavo.client.log.keys.known_keys import KnownKeys
 from octavo.client.log.layout import LogLayout
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.own_writers import OwnWriters
@@ -24,11 +25,14 @@ class Leading:
         *,
         on_writer: Callable[[LogWriter], object],
         on_writer_closed: Callable[[LogWriter], object],
+        read_keys: Callable[[int], Awaitable[KnownKeys | None]],
     ) -> None:
+        """``read_keys`` reads the keys of the log up to its end, which is given; None: it has none."""
         self._store = store
         self._layout = layout
         self._on_writer = on_writer
         self._on_writer_closed = on_writer_closed
+        self._read_keys = read_keys
         self.own = OwnWriters(layout.view.name)
 
     async def lead(self, holder: str) -> LogWriter:
@@ -55,6 +59,13 @@ class Leading:
 
         self._layout.view.check_open()
         writer = await self._layout.take_over(lease, closed)
+        try:
+            known = await self._read_keys(writer.end)
+        except BaseException:
+            await writer.abandon()
+            raise
+        if known is not None:
+            writer.know_keys(known)
         self.own.made(writer)
         self._on_writer(writer)
         return writer

@@ -25,12 +25,14 @@ from octavo.client.log.documents.chain import Retention, check_retention
 from octavo.client.log.documents.cursors import CursorState
 from octavo.client.log.documents.names import check_cursor_name
 from octavo.client.log.full_status import full_status
+from octavo.client.log.key_reader import KeyReader
+from octavo.client.log.keys.known_keys import KnownKeys
 from octavo.client.log.layout import LogLayout
 from octavo.client.log.leading import Leading
 from octavo.client.log.locating import Locator
+from octavo.client.log.questions import LogQuestions
 from octavo.client.log.read.beginning import Beginning
 from octavo.client.log.read.iteration import EntryIteration
-from octavo.client.log.read.outcomes import count_added, doubt_of
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.entries import Gap, LogEntry, LogExtent
 from octavo.client.log.seam.status import LogStatus
@@ -47,7 +49,7 @@ from octavo.protocol.errors import (
 type OnTruncated = Literal["raise", "skip"]
 
 
-class Log(Closable):
+class Log(LogQuestions, Closable):
     """A handle on one log: reads it, and leads it. Made by ``Client.open_log`` and ``Client.create_log``.
 
     Use it as an async context manager, or :meth:`close` it. Methods may be called from any task of the loop.
@@ -87,7 +89,9 @@ class Log(Closable):
         self._loop = asyncio.get_running_loop()
         self._layout = layout
         self._view = layout.view
-        self._leading = Leading(access.store, layout, on_writer=on_writer, on_writer_closed=on_writer_closed)
+        self._leading = Leading(
+            access.store, layout, on_writer=on_writer, on_writer_closed=on_writer_closed, read_keys=self._read_keys
+        )
         self._on_close = on_close
         self._on_truncated = on_truncated
         self._beginning = Beginning(
@@ -98,6 +102,7 @@ class Log(Closable):
         )
         self._locator = Locator(layout.view, self._beginning)
         self._iteration = EntryIteration(layout.view, self._beginning, self.refresh)
+        self._keys = KeyReader(layout.view, self._iteration, access.clock_ms)
         self._cursors = cursors
 
     def __repr__(self) -> str:
@@ -337,11 +342,16 @@ class Log(Closable):
         Raises:
             TruncatedError: ``position`` lies before the beginning of the log (rule P7).
             NoSuchEntryError: No leader has added the position yet.
+            InvalidArgumentError: The log has keys, whose entries :meth:`entries` gives.
             NoSuchLedgerError: While reading: the part is not what it was; ask again with the position that comes next.
             LogDamagedError: An operator has given the position up, or its ledger is lost.
         """
         self._view.check_open()
         check_positions(position, position)
+        if self._view.keys is not None:
+            raise InvalidArgumentError(
+                f"log {self.name} has keys, which stand in the stored form of its entries: read it with entries()"
+            )
         return self._locator.reader_at(position)
 
     # --- changing -----------------------------------------------------------------------------------------------------
@@ -482,57 +492,6 @@ class Log(Closable):
         self._view.check_open()
         return await read_cursors(self._store, self.log_id)
 
-    async def outcome(self, error: OctavoError) -> bool | None:
-        """Whether the add that failed with ``error`` is in the log.
-
-        True; False, once no writer can add it any more, or its position was given up; None while that is not known
-        (rule P6). Of an ``add_many``: whether all of it is; :meth:`added` tells how much. May be asked of any handle of
-        the log, in any client.
-
-        Examples:
-            >>> writer = await log.lead()
-            >>> async with log.take_over():
-            ...     try:
-            ...         await writer.add(b"fourth")
-            ...     except octavo.NotLeaderError as error:
-            ...         await log.outcome(error)
-            False
-            >>> await writer.close()
-
-        Raises:
-            InvalidArgumentError: The error is not of an add to this log.
-            LogDamagedError: Another ledger's entry is in its place; or, of an ``add_many``, the middle was given up.
-            QuorumLostError: The entry at its position cannot be had from any bookie now.
-        """
-        added, doubt = await self.added(error), error.doubt
-        if added is None or doubt is None:
-            return None if added is None else False
-        return added == doubt.sent + doubt.unsent
-
-    async def added(self, error: OctavoError) -> int | None:
-        """How many payloads of the add that failed with ``error`` are in the log, counted from its beginning.
-
-        None while that is not known (rule P6). The others will not get there: add them again.
-
-        Examples:
-            >>> writer = await log.lead()
-            >>> async with log.take_over():
-            ...     try:
-            ...         await writer.add_many([b"fourth", b"fifth"])
-            ...     except octavo.NotLeaderError as error:
-            ...         await log.added(error)
-            0
-            >>> await writer.close()
-
-        Raises:
-            InvalidArgumentError: The error is not of an add to this log.
-            LogDamagedError: Another ledger's entry is in its place; or, of an ``add_many``, the middle was given up.
-            QuorumLostError: The entry at its position cannot be had from any bookie now.
-        """
-        self._view.check_loop()
-        doubt = doubt_of(error, self._view)
-        return 0 if doubt is None else await count_added(self._view, doubt, self.read)
-
     # --- leading ------------------------------------------------------------------------------------------------------
 
     def lead(self, name: str | None = None) -> Opening[LogWriter]:
@@ -584,6 +543,9 @@ class Log(Closable):
             return await self._leading.take_over(None)
 
         return Opening(take_over, "take_over()")
+
+    async def _read_keys(self, end: int) -> KnownKeys | None:
+        return await self._keys.for_leader(end)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from octavo.client.awaitable_context import Opening
 from octavo.client.log.creation import LogMaker, delete_log
 from octavo.client.log.cursors.keeper import CursorKeeper, CursorKeepers
 from octavo.client.log.documents.chain import LogDocument, Retention, check_retention
+from octavo.client.log.documents.key_window import KeyWindow, check_key_window
 from octavo.client.log.documents.names import check_log_name
 from octavo.client.log.documents.passwords import log_password_matches
 from octavo.client.log.documents.reading import read_document
@@ -64,11 +65,16 @@ class Logs:
         layout: Layout,
         *,
         full_copies: FullCopies | None = None,
+        keys: KeyWindow | None = None,
     ) -> Log:
-        """Make the log, and open it. Raises :class:`LogExistsError`. ``full_copies``: of a stream."""
+        """Make the log, and open it. Raises :class:`LogExistsError`. ``full_copies`` and ``keys``: of a stream."""
         document: AnyLogDocument
         if layout == "stream":
-            document = (await self._maker.create_stream(name, quorums, protection, retention, full_copies)).value
+            document = (
+                await self._maker.create_stream(
+                    name, quorums, protection, retention, full_copies=full_copies, keys=keys
+                )
+            ).value
         else:
             document = (await self._maker.create_chain(name, quorums, protection, retention)).value
         return await self._opened(document, protection.password, asyncio.get_running_loop().time())
@@ -181,6 +187,7 @@ class LogFace:
         retention: Retention | None = None,
         layout: Layout = "stream",
         full_copies: Literal["recorded", "required"] | None = None,
+        keys: KeyWindow | None = None,
     ) -> Opening[Log]:
         """Create a log; ``await`` it, or ``async with`` it.
 
@@ -195,6 +202,9 @@ class LogFace:
         ``"required"`` the leader keeps the bytes of such entries and copies them itself: they take room in its window,
         so adds wait once it is full, and closing fails with :class:`UnderReplicatedError`, while fewer than
         ``write_quorum`` bookies can be written. What a leader that is gone has left is recorded as with ``"recorded"``.
+
+        ``keys``, with ``layout="stream"`` only: entries may have keys, and within this window an add with a key that is
+        there gives the position of its entry instead of adding another (rule P21). It cannot be changed later.
 
         Examples:
             >>> retention = octavo.Retention(seconds=7 * 24 * 3600)
@@ -219,12 +229,16 @@ class LogFace:
             )
         if full_copies is not None and layout != "stream":
             raise InvalidArgumentError("full_copies is for logs with layout='stream' only")
+        if keys is not None:
+            check_key_window(keys)
+            if layout != "stream":
+                raise InvalidArgumentError("keys are for logs with layout='stream' only")
         kept = None if full_copies is None else FullCopies(full_copies)
 
         async def create() -> Log:
             self._check_open()
             keep = retention or Retention()
-            return await self._logs.create(name, quorums, protection, keep, layout, full_copies=kept)
+            return await self._logs.create(name, quorums, protection, keep, layout, full_copies=kept, keys=keys)
 
         return Opening(create, f"create_log({name!r})")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from octavo.client.connect import connect
     from octavo.client.log.cursors.cursors import Cursor
     from octavo.client.log.documents.chain import Retention
+    from octavo.client.log.documents.key_window import KeyWindow
     from octavo.client.log.log import Log
     from octavo.client.log.seam.entries import Gap, LogEntry
     from octavo.client.log.writer.writer import LogWriter
@@ -123,6 +124,7 @@ __all__ = [
     "Gap",
     "InternalError",
     "InvalidArgumentError",
+    "KeyWindow",
     "LeaseLostError",
     "LedgerClosedError",
     "LedgerExistsError",
@@ -192,6 +194,7 @@ _HOMES = {
     "ExplicitIdWriter": "octavo.client.write.explicit_writer",
     "Fragment": "octavo.metadata.ledger.model",
     "Gap": "octavo.client.log.seam.entries",
+    "KeyWindow": "octavo.client.log.documents.key_window",
     "LedgerMetadata": "octavo.metadata.ledger.model",
     "LedgerReader": "octavo.client.read.reader",
     "LedgerState": "octavo.metadata.ledger.model",

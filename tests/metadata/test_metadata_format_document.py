@@ -429,7 +429,10 @@ PLAIN = [name for name in EXAMPLES if name not in {"zookeeper-guarded", "dump", 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_formats_are_those_of_the_table(name: str) -> None:
-    assert str(objects_of(name)[0]["format"]) == row_of(name)[2]
+    # A format that only some documents have stands with the field that brings it: "2; 3 with `keys`".
+    formats = re.findall(r"(\d+)(?: with `(\w+)`)?", row_of(name)[2])
+    example = objects_of(name)[0]
+    assert str(example["format"]) in {number for number, field in formats if not field or field in example}
 
 
 @pytest.mark.parametrize("name", PLAIN)

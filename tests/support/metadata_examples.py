@@ -23,6 +23,7 @@ from octavo.client.log.documents.chain import (
 )
 from octavo.client.log.documents.chain import decode_page as decode_segments
 from octavo.client.log.documents.cursors import CursorsDocument, CursorState, decode_cursors, encode_cursors
+from octavo.client.log.documents.key_window import KeyWindow
 from octavo.client.log.documents.names import page_document
 from octavo.client.log.documents.stream import Abandoned, StreamLogDocument, Truncating, decode_any_log
 from octavo.gateway.groups.entries import (
@@ -246,6 +247,7 @@ STREAM_LOG: Final = StreamLogDocument(
     first_position=75,
     truncating=Truncating(77, PAGE_TOKEN),
     abandoned=(Abandoned(LedgerId(11)),),
+    keys=KeyWindow(entries=5000, seconds=3600.0),
     counts_ages=True,
 )
 

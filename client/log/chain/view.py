@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from octavo.client.log.chain.housekeeping import read_page
 from octavo.client.log.documents.chain import LogDocument, LogState, PageReference, Segment, decode_log
+from octavo.client.log.documents.key_window import KeyWindow
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import read_log
 from octavo.client.log.seam.access import LedgerAccess
@@ -102,6 +103,7 @@ class ChainView:
         self._pages: OrderedDict[str, tuple[Segment, ...]] = OrderedDict()
         self._loop = asyncio.get_running_loop()
         self.layout = "chain"
+        self.keys: KeyWindow | None = None
         self.changes = 0
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None

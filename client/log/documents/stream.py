@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from octavo.client.log.documents.chain import FORMAT as CHAIN_FORMAT
 from octavo.client.log.documents.chain import NO_RETENTION, LogDocument, LogState, Retention, log_from
+from octavo.client.log.documents.key_window import KeyWindow
 from octavo.metadata.encoding import FieldReader, encode_object, open_object
 from octavo.metadata.stream.model import FIRST_TERM
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
@@ -35,6 +36,9 @@ from octavo.protocol.ids import LedgerId
 
 FORMAT: Final = 2
 """Of documents that name their layout."""
+
+FORMAT_WITH_KEYS: Final = 3
+"""Of logs whose entries have keys: a version that does not know them would give keys as parts of payloads."""
 
 _LAYOUT: Final = "stream"
 
@@ -85,6 +89,8 @@ class StreamLogDocument:
     abandoned: tuple[Abandoned, ...] = ()
     counts_ages: bool = False
     """The log was created by a version that counts the ages of entries (rule P19)."""
+    keys: KeyWindow | None = None
+    """The window within which keys are known (rule P21); None: entries have no keys. Never changes."""
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Fields of a newer version, kept as they are."""
 
@@ -115,7 +121,9 @@ class StreamLogDocument:
             fields["abandoned"] = [list(one) for one in self.abandoned]
         if self.counts_ages:
             fields["counts_ages"] = True
-        return encode_object(fields, format_number=FORMAT)
+        if self.keys is not None:
+            fields["keys"] = [self.keys.entries, self.keys.seconds]
+        return encode_object(fields, format_number=FORMAT if self.keys is None else FORMAT_WITH_KEYS)
 
 
 type AnyLogDocument = LogDocument | StreamLogDocument
@@ -124,7 +132,7 @@ type AnyLogDocument = LogDocument | StreamLogDocument
 def decode_any_log(value: bytes, name: str) -> AnyLogDocument:
     """The log called ``name`` from its stored form, whatever its layout. Raises :class:`MetadataError` when it cannot
     be understood."""
-    format_number, fields = open_object(value, what=f"log {name}", format_max=FORMAT)
+    format_number, fields = open_object(value, what=f"log {name}", format_max=FORMAT_WITH_KEYS)
     if format_number == CHAIN_FORMAT:
         return log_from(fields, name)
     return _stream_log_from(fields, name)
@@ -149,12 +157,20 @@ def _stream_log_from(fields: Mapping[str, Any], name: str) -> StreamLogDocument:
             truncating=_truncating(reader.added_later("truncating", list, None)),
             abandoned=tuple(_abandoned(*one) for one in reader.added_later("abandoned", list, [])),
             counts_ages=reader.added_later("counts_ages", bool, False),
+            keys=_keys(reader.added_later("keys", list, None)),
             unknown=reader.unknown_fields(),
         )
     except MetadataError:
         raise
     except (ValueError, TypeError) as error:
         raise reader.damaged(str(error)) from error
+
+
+def _keys(fields: list[Any] | None) -> KeyWindow | None:
+    if fields is None:
+        return None
+    entries, seconds = fields
+    return KeyWindow(entries, seconds)
 
 
 def _truncating(fields: list[Any] | None) -> Truncating | None:

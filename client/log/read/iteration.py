@@ -7,6 +7,7 @@ behind it. It gives nothing below the beginning of the log, as the handle knows 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 
+from octavo.client.log.keys.form import keyed_of
 from octavo.client.log.read.beginning import Beginning
 from octavo.client.log.read.outcomes import check_kept
 from octavo.client.log.seam.access import used_before
@@ -55,6 +56,7 @@ class EntryIteration:
     async def entries(self, first: int | None, last: int | None) -> AsyncGenerator[LogEntry]:
         """As ``Log.entries``, whose arguments have been checked."""
         position, last, unknown = await self._bounds(first, last)
+        has_keys = self._view.keys is not None
         while position <= last:
             self._view.check_open()
             await self._beginning.ask()
@@ -77,7 +79,8 @@ class EntryIteration:
                             break
                         if entry.sealed_at_ms < made_at_ms:
                             raise used_before(self._name, ledger_id, f"entry {entry.entry_id} was sealed before it")
-                        yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
+                        key, payload = keyed_of(entry.payload) if has_keys else (None, entry.payload)
+                        yield LogEntry(position, payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id, key)
                         position += 1
             except NoSuchLedgerError as error:
                 await self._view.explain_missing(position, error)
@@ -99,6 +102,7 @@ class EntryIteration:
         """As ``Log.follow``, from ``first`` on; ``skip``: what was truncated."""
         with self._counted_as_follower():
             position = first
+            has_keys = self._view.keys is not None
             self._view.watch()
             while True:
                 self._view.check_open()
@@ -134,7 +138,8 @@ class EntryIteration:
                             if entry.sealed_at_ms < made_at_ms:
                                 raise used_before(self._name, ledger_id, f"entry {entry.entry_id} was sealed before it")
                             self._view.saw_end(position + 1)
-                            yield LogEntry(position, entry.payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id)
+                            key, payload = keyed_of(entry.payload) if has_keys else (None, entry.payload)
+                            yield LogEntry(position, payload, term, entry.sealed_at_ms, ledger_id, entry.entry_id, key)
                             position += 1
                 except NoSuchLedgerError as error:
                     await self._view.explain_missing(position, error)

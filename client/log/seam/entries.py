@@ -18,6 +18,8 @@ class LogEntry(NamedTuple):
     """The leader's clock when it sealed the entry, in milliseconds since 1970. It never falls within a log."""
     ledger_id: LedgerId
     entry_id: EntryId
+    key: str | None = None
+    """With which it was added; None without one."""
 
     @property
     def sealed_at(self) -> datetime:

@@ -7,6 +7,7 @@ whose entries one reader gives.
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
+from octavo.client.log.documents.key_window import KeyWindow
 from octavo.client.read.reader import LedgerReader
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX, LedgerId
@@ -58,6 +59,8 @@ class LogView(Protocol):
 
     layout: str
     """Of the log, for people and programs."""
+    keys: KeyWindow | None
+    """The window within which the keys of entries are known; None: they have none (rule P21)."""
     closed: bool
     end: int
     """The position after the last that can be read, as this handle knows it. Never goes back, and is not below the

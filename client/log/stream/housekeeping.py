@@ -134,7 +134,9 @@ class StreamHousekeeper:
                 cut = stream_retention_cut(
                     root, retention, old_stop=old_stop, length=length, cursors=held_back, part=part
                 )
-        return max(document.first_position, cut.position)
+        # A key must be known after a takeover, too: the next leader reads the window (rule P21).
+        kept = cut.position if document.keys is None else _known_stop(root) - document.keys.entries
+        return max(document.first_position, min(cut.position, kept))
 
     async def _count(
         self, document: StreamLogDocument, root: StreamMetadata

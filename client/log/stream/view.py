@@ -74,6 +74,7 @@ class StreamView:
         self.end = 0
         self.closed = False
         self.layout = "stream"
+        self.keys = document.keys
         self.changes = 0
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()

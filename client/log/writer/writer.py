@@ -8,15 +8,18 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from octavo.client.async_context import Closable
+from octavo.client.log.keys.known_keys import KnownKeys
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.lead import LogLead
 from octavo.client.log.seam.quorum_change import QuorumChange
+from octavo.client.log.writer.keyed_adds import KeyedAdds, all_without_key, without_key
 from octavo.client.log.writer.leader import Leader
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.same_loop import check_loop
 from octavo.client.statistics.writers import LogWriterStatistics
 from octavo.client.write.front.adds import Payload
 from octavo.client.write.front.front import short_way
+from octavo.protocol.errors import InvalidArgumentError
 
 
 class LogWriter(Closable):
@@ -40,6 +43,9 @@ class LogWriter(Closable):
         self._leader = leader = Leader(access, lead, lease=lease, on_close=lambda: on_close(self))
         self._adds = leader.adds
         self._front = leader.adds.front
+        self._clock_ms = access.clock_ms
+        self._keyed: KeyedAdds | None = None
+        """None: entries of the log have no keys."""
         self.lost = leader.loss.event
         """Set once this client no longer leads: stop whatever else you do as the leader. :attr:`lost_reason` says
         why."""
@@ -88,6 +94,11 @@ class LogWriter(Closable):
         check_loop(self._front.loop)
         return self._leader.statistics()
 
+    def know_keys(self, known: KnownKeys) -> None:
+        """Entries have keys, and these are known below the first add. Used only inside this package."""
+        self._keyed = KeyedAdds(known, self._front, self._clock_ms)
+        self._front.leave_short_way()
+
     def check_usable(self) -> None:
         """Check that an add would not be refused now. Used only inside this package."""
         self._leader.check_usable()
@@ -95,7 +106,7 @@ class LogWriter(Closable):
     # --- adding -------------------------------------------------------------------------------------------------------
 
     @short_way
-    async def add(self, payload: Payload, *, expected_position: int | None = None) -> int:
+    async def add(self, payload: Payload, *, expected_position: int | None = None, key: str | None = None) -> int:
         """Append an entry; its position, once it and all before it are acknowledged (rule P1).
 
         Waits for room in the window, and while the writer heals. Cancelling withdraws an add that waits for room or for
@@ -103,22 +114,39 @@ class LogWriter(Closable):
         unless it would get that position (rule P12). ``may_have_happened`` of an error says whether the entry may
         exist; ``log.outcome(error)`` says whether it does.
 
+        With a ``key``, in a log that was created with ``keys``, the entry is added once: while the window knows the
+        key, also from an earlier leader or process, the call gives the position that the entry has, and adds nothing
+        (rule P21). So an add that failed or got no answer is made again with its key, by any leader. Cancelling
+        withdraws no add with a key.
+
         Examples:
             >>> await writer.add(b"payload")
             0
             >>> await writer.add(b"next", expected_position=1)
             1
+            >>> async with client.create_log("bills", keys=octavo.KeyWindow()) as bills, bills.lead() as leader:
+            ...     [await leader.add(b"100 EUR", key="invoice-17") for _ in range(2)]
+            [0, 0]
 
         Raises:
             PositionMismatchError: The entry would get another position than ``expected_position``.
             EntryTooLargeError: The payload has more than ``octavo.protocol.limits.ENTRY_PAYLOAD_BYTES_MAX`` bytes.
-            InvalidArgumentError: The payload is no bytes, or the position none.
+            InvalidArgumentError: The payload is no bytes, or the position none; or there is a key, and the log was
+                created without ``keys``.
             ClientClosedError: The writer or its client is closed.
             NotLeaderError: Another client has taken the log over.
             NoSuchLogError: The log has been deleted.
             LogDamagedError: A segment of the log is lost.
             OctavoTimeoutError: It was not acknowledged within ``log_add_timeout_seconds``.
         """
+        if key is not None:
+            if self._keyed is None:
+                raise InvalidArgumentError(f"log {self.name} was created without keys: octavo.KeyWindow")
+            self._leader.check_usable()
+            check_loop(self._front.loop)
+            return await self._keyed.add(payload, key, expected_position)
+        if self._keyed is not None:
+            payload = without_key(payload)
         position: int = await self._front.begin(payload, expected_position)
         return position
 
@@ -136,7 +164,7 @@ class LogWriter(Closable):
             WouldBlock: The window is full, or the writer heals or rolls; nothing is queued.
             OctavoError: At once what :meth:`add` refuses a payload with, or this writer.
         """
-        return self._adds.add_nowait(payload)
+        return self._adds.add_nowait(payload if self._keyed is None else without_key(payload))
 
     async def add_many(self, payloads: Iterable[Payload]) -> range:
         """Append entries with consecutive positions; the positions, once the last is acknowledged.
@@ -151,7 +179,7 @@ class LogWriter(Closable):
         Raises:
             OctavoError: As :meth:`add`.
         """
-        return await self._front.add_many(payloads)
+        return await self._front.add_many(payloads if self._keyed is None else all_without_key(payloads))
 
     async def flush(self) -> None:
         """Return once every add made so far is acknowledged, those that wait for room included (rule P17).

@@ -421,6 +421,10 @@ class Front:
         self.held = self._was_held = True
         self.skips_queue = False
 
+    def leave_short_way(self) -> None:
+        """Every later add goes the long way: its caller changes payloads first."""
+        self._has_short_way = self.skips_queue = False
+
     def stop_accepting(self) -> None:
         """Every later add is asked about first."""
         self.accepting = self.skips_queue = False
