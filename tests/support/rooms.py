@@ -150,6 +150,7 @@ ROOMS = {
         }
     ),
     "client.log.documents": frozenset[str](),
+    "client.log.keys": frozenset({"client.log.documents"}),
     "client.read": frozenset(
         {
             "client.arguments",
@@ -221,6 +222,8 @@ ROOMS = {
             "client.arguments",
             "client.async_context",
             "client.counts",
+            "client.log.documents",
+            "client.log.keys",
             "client.log.seam",
             "client.options",
             "client.same_loop",
@@ -252,6 +255,7 @@ ROOMS = {
     ),
     "client.log.read": frozenset(
         {
+            "client.log.keys",
             "client.log.seam",
         }
     ),
@@ -277,6 +281,7 @@ ROOMS = {
             "client.log.chain",
             "client.log.cursors",
             "client.log.documents",
+            "client.log.keys",
             "client.log.layout",
             "client.log.read",
             "client.log.seam",
