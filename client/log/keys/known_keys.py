@@ -1,7 +1,7 @@
 """The keys of a log within its window, and the adds with keys that are under way. Pure (rule P21).
 
-Whoever asks has read the log up to :attr:`KnownKeys.end`, or is the leader that adds behind it. A key is in one of four
-states:
+The client that asks has read the log up to :attr:`KnownKeys.end`, or is the leader that adds behind it. A key is in one
+of four states:
 
 ============  ======================================  =============================================================
 state         the entry with this key                 the next add with it
@@ -17,8 +17,8 @@ known         is in the log, and acknowledged         gets its position
 A leader that loses its lead drops all of this: the end of its term decides what was under way or in doubt, and the
 next leader begins with what it reads. So a position is only ever given for an entry that was acknowledged, or read.
 
-A key leaves the window by count when ``entries`` entries follow its own, and by time. It is then unknown, whoever
-asks: the entry stays in the log, and the next add with the key makes another.
+A key leaves the window by count when ``entries`` entries follow its own, and by time. It is then unknown to
+all clients: the entry stays in the log, and the next add with the key makes another.
 """
 
 from bisect import insort
@@ -31,7 +31,7 @@ from octavo.protocol.errors import OctavoError
 
 
 class Answer(Enum):
-    """What is known of a key that has no position."""
+    """The state of a key that has no position."""
 
     UNKNOWN = "unknown"
     UNDER_WAY = "under way"
@@ -139,7 +139,7 @@ class KnownKeys:
     # --- the window ---------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """What was in doubt below the end is in the log: the writer gives its place to no other entry."""
+        """Adds in doubt below the end are in the log: the writer gives their places to no other entries."""
         for key in [key for key, one in self._in_doubt.items() if one.position < self.end]:
             decided = self._in_doubt.pop(key)
             self._note(_Known(decided.position, decided.at_ms, key))

@@ -1,4 +1,4 @@
-"""Programs that add with keys and are killed in the middle: whoever adds again, each key has one entry."""
+"""Programs that add with keys and are killed in the middle, and add again: each key has one entry."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Logs with keys on bookies: an entry is added once, whoever adds it, and found by its key."""
+"""Logs with keys on bookies: an entry is added once, by one client or by several, and found by its key (rule P21)."""
 
 # ruff: noqa: SIM117 - the log of a client, and who leads it, are two steps
 

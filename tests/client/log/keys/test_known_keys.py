@@ -1,4 +1,4 @@
-"""What a leader knows of keys, in every order of adds, answers, doubts and takeovers; and the window."""
+"""What a leader knows of keys, in every order of adds, answers, doubts and takeovers; and the window (rule P21)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
