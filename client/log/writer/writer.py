@@ -43,7 +43,7 @@ class LogWriter(Closable):
         self._leader = leader = Leader(access, lead, lease=lease, on_close=lambda: on_close(self))
         self._adds = leader.adds
         self._front = leader.adds.front
-        self._clock_ms = access.clock_ms
+        self._access = access
         self._keyed: KeyedAdds | None = None
         """None: entries of the log have no keys."""
         self.lost = leader.loss.event
@@ -96,7 +96,7 @@ class LogWriter(Closable):
 
     def know_keys(self, known: KnownKeys) -> None:
         """Entries have keys, and these are known below the first add. Used only inside this package."""
-        self._keyed = KeyedAdds(known, self._front, self._clock_ms)
+        self._keyed = KeyedAdds(known, self._front, self._access.clock_ms)
         self._front.leave_short_way()
 
     def check_usable(self) -> None:
