@@ -100,7 +100,7 @@ def _as_json(entry: "LogEntry") -> dict[str, Any]:
 
 
 def _beginning(payload: bytes) -> bytes:
-    """What is shown of a payload; a text is not cut within a character."""
+    """Cut a payload to what the page shows, a text between two characters."""
     if len(payload) <= SHOWN_BYTES_MAX:
         return payload
     cut = payload[:SHOWN_BYTES_MAX]

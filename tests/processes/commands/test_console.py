@@ -295,7 +295,7 @@ def test_a_console_shows_entries_only_if_it_was_asked_to(shown: Shown) -> None:
         plain.wait(WAIT_SECONDS)
 
 
-def test_entries_of_a_private_log_are_shown_to_nobody(shown: Shown, tmp_path: Path) -> None:
+def test_entries_of_a_private_log_are_never_shown(shown: Shown, tmp_path: Path) -> None:
     password = write_secret(tmp_path / "password", b"secret words")
     assert shown.up.run("log", "create", "private", "--password-file", password).status == 0
     assert shown.up.run("log", "append", "private", "--password-file", password, stdin=b"hush\n").status == 0
