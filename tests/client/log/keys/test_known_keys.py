@@ -41,9 +41,10 @@ type Step = tuple[str, object]
 class Played:
     """A world, with the machine that has gone through the same."""
 
-    def __init__(self, steps: tuple[Step, ...] = ()) -> None:
+    def __init__(self, steps: tuple[Step, ...] = (), machine: type[KnownKeys] = KnownKeys) -> None:
         self.world = World()
-        self.keys = KnownKeys(WINDOW, end=0)
+        self.machine = machine
+        self.keys = machine(WINDOW, end=0)
         self.steps: tuple[Step, ...] = ()
         for step in steps:
             self.take(step)
@@ -91,7 +92,9 @@ class Played:
             case "take over", int(cut):
                 kept = world.sent[:cut]
                 first = max(0, cut - WINDOW.entries)
-                self.keys = known_from(WINDOW, first, ((at, kept[at], 0) for at in range(first, cut)))
+                self.keys = self.machine(WINDOW, end=first)
+                for at in range(first, cut):
+                    self.keys.entry(at, kept[at], 0)
                 self.world = World(kept, cut)
         return self
 
@@ -115,20 +118,77 @@ class Played:
             assert len([at for at in there if at >= 0]) + len(pending) <= 1, (self.steps, key)
 
 
-def test_a_key_is_answered_with_its_acknowledged_entry_in_every_order() -> None:
+def explore(machine: type[KnownKeys]) -> int:
+    """Take every step in every world; the number of worlds."""
     seen: set[World] = {World()}
     frontier: list[tuple[Step, ...]] = [()]
     for _ in range(DEPTH):
         following: list[tuple[Step, ...]] = []
         for steps in frontier:
-            for step in list(Played(steps).possible()):
-                played = Played(steps).take(step)
+            for step in list(Played(steps, machine).possible()):
+                played = Played(steps, machine).take(step)
                 played.judge()
                 if played.world not in seen:
                     seen.add(played.world)
                     following.append(played.steps)
         frontier = following
-    assert len(seen) > 200, "the exploration has stopped early"
+    return len(seen)
+
+
+def test_a_key_is_answered_with_its_acknowledged_entry_in_every_order() -> None:
+    assert explore(KnownKeys) > 200, "the exploration has stopped early"
+
+
+class ForgetsDoubt(KnownKeys):
+    """A canary: an add that got no answer is taken for one that did not happen."""
+
+    def doubted(self, key: str, position: int, at_ms: int, error: octavo.OctavoError) -> None:
+        self.refused(key)
+
+
+class BelievesDoubt(KnownKeys):
+    """A canary: an add that got no answer is taken for one that is in the log."""
+
+    def doubted(self, key: str, position: int, at_ms: int, error: octavo.OctavoError) -> None:
+        self.acknowledged(key, position, at_ms)
+
+
+class KeepsRefused(KnownKeys):
+    """A canary: an add that was refused is waited for."""
+
+    def refused(self, key: str) -> None:
+        pass
+
+
+class NeverDecides(KnownKeys):
+    """A canary: the end that passes an add in doubt decides nothing."""
+
+    def entries_until(self, end: int) -> None:
+        self.end = max(self.end, end)
+
+
+class ReadsNoKeys(KnownKeys):
+    """A canary: a new leader does not read the keys of the log."""
+
+    def entry(self, position: int, key: str | None, at_ms: int) -> None:
+        super().entry(position, None, at_ms)
+
+
+class AnswersEarly(KnownKeys):
+    """A canary: the second add of a key is not made to wait for the first one."""
+
+    def find(self, key: str, now_ms: int) -> int | octavo.OctavoError | Answer:
+        found = super().find(key, now_ms)
+        return self.end if found is Answer.UNDER_WAY else found
+
+
+CANARIES = [ForgetsDoubt, BelievesDoubt, KeepsRefused, NeverDecides, ReadsNoKeys, AnswersEarly]
+
+
+@pytest.mark.parametrize("canary", CANARIES)
+def test_a_defect_that_is_put_back_is_noticed(canary: type[KnownKeys]) -> None:
+    with pytest.raises(AssertionError):
+        explore(canary)
 
 
 def test_a_key_leaves_the_window_with_time() -> None:
