@@ -9,7 +9,14 @@ from typing import Final
 
 import pytest
 from simulation.engine.limits import CHANGED_OFTEN, EVICTED, LIMITS
-from simulation.engine.old_peers import ADDS, IN_PACKS, OF_SEVERAL_LEDGERS, OLD_BOOKIES
+from simulation.engine.old_peers import (
+    ADDS,
+    IN_PACKS,
+    OF_SEVERAL_LEDGERS,
+    OF_SEVERAL_PUSHES,
+    OLD_BOOKIES,
+    PUSHED_ENTRIES,
+)
 from simulation.plan import SIZES, draw_size
 from support.commands.simulator import run_program, simulate
 from support.tree import ROOT
@@ -22,6 +29,9 @@ LARGE_SEEDS: Final = 6
 
 PACK_SEEDS: Final = 6
 """Seeds of universes in which a client has many ledgers."""
+
+FOLLOWER_SEEDS: Final = 5
+"""Seeds of universes in which a client follows many ledgers and logs."""
 
 LIMIT_SEEDS: Final = 150
 """Largest number of seeds after which each limit must have been reached."""
@@ -123,6 +133,18 @@ def test_universes_in_which_a_client_has_many_ledgers_pass() -> None:
     assert counted[IN_PACKS] > 0.7 * counted[ADDS]
     assert counted[OF_SEVERAL_LEDGERS] > PACK_SEEDS
     assert counted["packs: ledgers judged on the disks"] > 50 * PACK_SEEDS
+
+
+def test_universes_in_which_a_client_follows_many_ledgers_and_logs_pass() -> None:
+    """What is acknowledged arrives, once, in order and in time: whatever was pushed and lost."""
+    run = simulate(f"1-{FOLLOWER_SEEDS}", "--size", "quick", "--set", "followers=1")
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
+    counted = {name: int(number) for number, name in re.findall(r"^ +(\d+) in +\d+% of seeds  (.+)$", run.stdout, re.M)}
+    for name in ("followers: entries of logs", "followers: ledgers fenced", "followers: logs taken over"):
+        assert counted[name], name
+    assert counted[OF_SEVERAL_PUSHES] > FOLLOWER_SEEDS
+    assert counted[PUSHED_ENTRIES] > counted["followers: entries"] / 2
+    assert counted["followers: entries that came promptly"] > 4 * counted["followers: entries that came late"]
 
 
 def test_universe_in_which_repair_has_more_to_say_than_fits_passes() -> None:

@@ -31,6 +31,7 @@ from simulation.judges.judge_of_logs import JudgeOfLogs
 from simulation.judges.judge_of_many import JudgeOfMany
 from simulation.judges.wholeness import wait_until_whole
 from simulation.plan import Plan, draw_plan
+from simulation.workload.audience import Audience, Interrupting, Staging, Watching
 from simulation.workload.log_keepsakes import Standby
 from simulation.workload.log_workload import PASSWORD, Following, Leading, Tidying
 from simulation.workload.throng import Fencing, Throng
@@ -177,6 +178,9 @@ class Universe:
         self.rng = world.rng_for("universe")
         self._ended = False
         self._standbys: list[Standby] = []
+        self._audience: Audience | None = None
+        if world.plan.hardships.followers:
+            self._audience = Audience(world, world.rng_for("audience"), ended=self.ended, whole=self._is_whole)
 
     def ended(self) -> bool:
         """Whether the safety phase is over."""
@@ -235,6 +239,8 @@ class Universe:
 
     def _start_applications(self) -> list[asyncio.Future[None]]:
         world, plan, rng = self.world, self.world.plan, self.rng
+        if self._audience is not None:
+            return self._run_all(self._works_with_followers(self._audience))
         if plan.hardships.packs:
             return self._run_all(self._works_with_many())
         if plan.logs:
@@ -266,6 +272,28 @@ class Universe:
         if plan.deletes:
             works[1].append(Deleting(world, world.rng_for("deleter"), self.ended).run)
         return works
+
+    def _works_with_followers(self, audience: Audience) -> list[list[Work]]:
+        """One client that writes many ledgers, one that fences some of them, one that follows them all, and the logs of
+        the seed, which the first two lead in turn."""
+        world, plan = self.world, self.world.plan
+        logs = [f"log-{log}" for log in range(plan.logs)]
+        works: list[list[Work]] = [[], []]
+        for name in logs:
+            for number, work in enumerate(works):
+                rng = world.rng_for(f"{name} leader {number}")
+                work.append(Leading(world, rng, name, plan.adds // plan.logs // 2, self.ended).run)
+        works[0].append(Staging(audience, plan.ledgers, logs).run)
+        works[1].append(Fencing(world, world.rng_for("fencing"), self.ended).run)
+        works[1].append(Interrupting(audience).run)
+        return [*works, [Watching(audience, logs).run]]
+
+    def _is_whole(self) -> bool:
+        return self._ended and all(machine.serving for machine in self.world.machines)
+
+    def _is_over(self) -> bool:
+        """Whether no application is started again."""
+        return self._ended if self._audience is None else self._audience.over
 
     def _works_with_logs(self) -> list[list[Work]]:
         """Clients that lead, follow and tidy the same logs. They stand in for the clients that use ledgers."""
@@ -308,14 +336,14 @@ class Universe:
         ]
 
     async def _keep_running(self, name: str, works: list[Work]) -> None:
-        """Run an application; restart it in a new process whenever it is killed before the safety phase ends."""
+        """Run an application; restart it in a new process whenever it is killed before the end."""
         for number in itertools.count():
             host = self.world.host(f"{name}.{number}" if number else name)
             await host.run(_together(works), "application")
-            if host.process.alive or self._ended:
+            if host.process.alive or self._is_over():
                 return
             await asyncio.sleep(self.rng.uniform(0.05, 0.5))
-            if self._ended:
+            if self._is_over():
                 return
 
     async def _wait_for_bookies(self, seconds: float) -> None:
@@ -365,7 +393,7 @@ class Universe:
         if self.world.plan.judge_hindered:
             self._hold_up_machine()
         judge: JudgeOfMany | JudgeOfLogs | Judge
-        if self.world.plan.hardships.packs:
+        if self.world.plan.hardships.many:
             judge = JudgeOfMany(self.world)
         else:
             judge = JudgeOfLogs(self.world) if self.world.plan.logs else Judge(self.world)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from simulation.canaries import bookie, books, client, hardships, logs, packs, repair, security, streams
+from simulation.canaries import bookie, books, client, hardships, logs, packs, pushes, repair, security, streams
 from simulation.engine.patches import Patch
 
 
@@ -212,4 +212,13 @@ CANARIES: dict[str, Canary] = {
     "pack-outlives-connection": Canary("answers of a new connection count for requests of the one before", "W1",
                                        packs.packs_outlive_connection),
     "packs-are-sent-to-all": Canary("packs are sent to bookies that know none", "W1", packs.packs_are_sent_to_all),
+    "push-lost": Canary("some pushes are lost while their connection lasts", "R6", pushes.pushes_are_lost),
+    "push-credit-not-returned": Canary("credit is given once", "R6", pushes.credit_is_not_returned),
+    "push-is-confirmation": Canary("an entry that is pushed counts as confirmed", "R6", pushes.pushed_is_confirmed),
+    "push-of-fence-forgotten": Canary("a fence is not pushed", "V4", pushes.fences_are_not_pushed),
+    "push-lost-with-connection": Canary("subscriptions are not set anew on the next connection", "R6",
+                                        pushes.lost_with_their_connection),
+    "push-begins-with-what-comes": Canary("what a bookie knew before is not pushed", "R6",
+                                          pushes.begin_with_what_comes),
+    "push-asked-of-all": Canary("subscriptions are sent to bookies that know none", "R6", pushes.all_are_asked),
 }  # fmt: skip

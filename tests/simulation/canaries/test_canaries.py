@@ -156,6 +156,17 @@ PACKS = {
 }
 """Canary in packs -> the first seed to try, of quick universes in which a client has many ledgers."""
 
+PUSHES = {
+    "push-lost": 5,
+    "push-credit-not-returned": 14,
+    "push-is-confirmation": 5,
+    "push-of-fence-forgotten": 5,
+    "push-lost-with-connection": 19,
+    "push-begins-with-what-comes": 5,
+    "push-asked-of-all": 9,
+}
+"""Canary in following -> the first seed to try, of quick universes in which a client follows many ledgers."""
+
 CHAIN, STREAM = ("logs=1", "log_streams=0", "agents=0"), ("logs=1", "log_streams=1", "agents=0")
 
 HARDSHIPS = {
@@ -264,6 +275,11 @@ def test_known_defect_in_packs_is_found(canary: str) -> None:
     check_found(canary, PACKS[canary], "--size", "quick", "--set", "packs=1")
 
 
+@pytest.mark.parametrize("canary", PUSHES)
+def test_known_defect_in_following_is_found(canary: str) -> None:
+    check_found(canary, PUSHES[canary], "--size", "quick", "--set", "followers=1")
+
+
 @pytest.mark.parametrize("canary", HARDSHIPS)
 def test_hardship_finds_defect(canary: str) -> None:
     size, first, settings = HARDSHIPS[canary]
@@ -306,7 +322,7 @@ def test_a_replacement_that_takes_other_arguments_than_the_code_is_refused() -> 
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
     text = " ".join((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8").split())
     streams = {**STREAMS, **BESIEGED_STREAMS}
-    special = {**GUARDED, **DEFERRED, **FULL_COPIES, **HARDSHIPS, **PACKS}
+    special = {**GUARDED, **DEFERRED, **FULL_COPIES, **HARDSHIPS, **PACKS, **PUSHES}
     kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **streams, **THESEUS, **REPAIR, **special}))
     assert re.findall(r"(\d+) known defects", text) == re.findall(r"(\d+) canaries in every", text) == [kept]
     assert re.findall(r"runs (\d+) universes", text) == [str(SEEDS + SMALL_SEEDS + LARGE_SEEDS)]
@@ -319,6 +335,7 @@ def test_a_dozen_canaries_are_kept_alive() -> None:
     assert CHEAPEST.keys() | BESIEGED.keys() <= CANARIES.keys()
     in_packs = {canary for canary in CANARIES if canary.startswith("pack")}
     assert PACKS.keys() == in_packs - SELDOM
+    assert PUSHES.keys() == {canary for canary in CANARIES if canary.startswith("push")}
     assert LOGS.keys() == {canary for canary in CANARIES if canary.startswith("log-")}
     in_streams = {canary for canary in CANARIES if canary.startswith("stream-")}
     assert STREAMS.keys() | BESIEGED_STREAMS.keys() == in_streams - SELDOM

@@ -1,9 +1,9 @@
-"""Bookies and clients of a version that knows no packs and no subscriptions, and what travels in packs in a universe
-with many ledgers.
+"""Bookies and clients of a version that knows no packs and no subscriptions, and what travels in packs and pushes
+in a universe with many ledgers.
 
-A bookie that knows none does not offer the capability, and must not be sent a pack. A client that knows none does not
-see that it is offered. Whether a process is an old one is drawn when it says hello for the first time: a bookie that is
-restarted may be another one than before.
+A bookie that knows none does not offer the capability, and must not be sent a pack or a subscription. A client that
+knows none does not see that it is offered. Whether a process is an old one is drawn when it says hello for the first
+time: a bookie that is restarted may be another one than before.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,9 @@ from typing import Any
 
 from octavo.bookie.server import connection
 from octavo.bookie.server.connection import Connection
+from octavo.bookie.server.lookups import Lookups
 from octavo.client.wire import wire
+from octavo.client.wire.subscriptions import BookieSubscriptions
 from octavo.protocol.messages import Add, Force, Hello, WriteLac
 from octavo.protocol.packs import CAPABILITY_PACKS, PlainAdds, decode_pack
 from octavo.protocol.pushes import CAPABILITY_SUBSCRIPTIONS
@@ -28,6 +30,9 @@ PACKS = "packs: sent to a bookie"
 OF_SEVERAL_LEDGERS = "packs: with requests of ten ledgers or more"
 IN_PACKS = "packs: adds in packs"
 ADDS = "packs: adds served, in packs and alone"
+PUSHES = "followers: pushes"
+PUSHED_ENTRIES = "followers: entries in pushes"
+OF_SEVERAL_PUSHES = "followers: frames with pushes of ten ledgers or more"
 OLD_BOOKIES = "packs: bookie that knows none started"
 OLD_CLIENTS = "packs: client that knows none started"
 
@@ -54,7 +59,7 @@ def old_peers(world: World) -> Iterator[None]:
     """Let bookies and clients be old ones, and count what comes in packs, inside the block. Does nothing in universes
     without many ledgers."""
     hardships = world.plan.hardships
-    if not hardships.packs:
+    if not hardships.many:
         yield
         return
     ages, count = _Ages(world), world.trace.count
@@ -93,7 +98,22 @@ def old_peers(world: World) -> Iterator[None]:
         count(ADDS)
         original(self, request_id, request)
 
-    patches = (encode_hello, decode_hello, pack, add)
+    @patch(Lookups, "_subscribe")
+    def subscribe(original: Any, self: Lookups, request_id: int, request: Any) -> None:
+        process = world.loop.current
+        if ages.is_old(process, hardships.old_bookie_chance, OLD_BOOKIES):
+            world.violate(Violation("followers", f"{process.name} does not offer subscriptions, and is sent one"))
+            return
+        original(self, request_id, request)
+
+    @patch(BookieSubscriptions, "_pushed")
+    def pushed(original: Any, self: BookieSubscriptions, pushes: Any) -> None:
+        count(PUSHES, len(pushes))
+        count(PUSHED_ENTRIES, sum(len(push.entries) for push in pushes))
+        count(OF_SEVERAL_PUSHES, len(pushes) >= 10)
+        original(self, pushes)
+
+    patches = (encode_hello, decode_hello, pack, add, subscribe, pushed)
     for one in patches:
         one.apply()
     try:

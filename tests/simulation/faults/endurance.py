@@ -15,6 +15,7 @@ from simulation.faults.crowd_plan import crowd_in
 from simulation.faults.host_faults import share_hosts
 from simulation.faults.returns import RETURNS
 from simulation.plan import NEEDS_BUDGET, Plan, run_agents
+from simulation.workload.audience_plan import follow_many
 from simulation.workload.throng_plan import open_many
 
 
@@ -34,8 +35,10 @@ def endure(plan: Plan, seed: int, settings: Mapping[str, int], *, drawn: bool) -
     for name, hardship in HARDSHIPS.items():
         rng = random.Random(f"{seed} {name}")
         wanted = drawn and rng.random() < hardship.share and hardship.suits(plan)
-        if name == "crowds" and settings.get("packs"):
+        if name == "crowds" and (settings.get("packs") or settings.get("followers")):
             wanted = False  # that course of events has ledgers of its own
+        if settings.get("followers"):
+            wanted = False  # what is bounded in time allows for the faults of its own plan
         if settings.get(name, wanted):
             setattr(plan.hardships, name, True)
             hardship.endure(plan, rng)
@@ -151,5 +154,6 @@ HARDSHIPS: dict[str, Hardship] = {
     "impatience": Hardship(0.15, _has_logs, _be_impatient),
     "hosts": Hardship(0.03, _may_share_hosts, share_hosts),
     "packs": Hardship(0.04, _may_have_many, open_many),
+    "followers": Hardship(0.0, _may_have_many, follow_many),
 }
 """Field of :class:`simulation.faults.hardships.Hardships` -> what it means."""

@@ -32,7 +32,14 @@ class Hardships:
     """Whether callers of log writers give up, add many at once, and try again (``log_impatience.py``)."""
     packs: bool = False
     """Whether a client has many ledgers open at once, so that most requests travel in packs (``throng.py``)."""
+    followers: bool = False
+    """Whether a client follows many ledgers and logs (``audience.py``)."""
     old_bookie_chance: float = 0.0
-    """Chance that a bookie that starts is of a version that knows no packs."""
+    """Chance that a bookie that starts is of a version that knows no packs and no subscriptions."""
     old_client_chance: float = 0.0
     """Chance that a client is of such a version."""
+
+    @property
+    def many(self) -> bool:
+        """Whether there are many ledgers, so that the judge reads some of them only."""
+        return self.packs or self.followers

@@ -31,59 +31,24 @@ class Member(NamedTuple):
     ledger: LedgerHistory
 
 
-class Throng:
-    """Opens the ledgers, adds to all of them in the same turns, and closes some of them meanwhile."""
+class Cast:
+    """Ledgers of one client, to which it adds in the same turns. ``deferred_share``: how many have deferred sync."""
 
-    def __init__(self, world: World, rng: random.Random, ledgers: int, ended: Callable[[], bool]) -> None:
+    def __init__(self, world: World, rng: random.Random, deferred_share: float) -> None:
         self.world = world
         self.rng = rng
-        self.ended = ended
-        self._ledgers = ledgers
-        """How many the next life of the client opens."""
-        self._opened_at_once = rng.choice((20, 100, 500))
-        self._rounds = rng.choice((2, 3, 4))
-        self._pause = 1.2 * world.plan.safety_seconds / self._rounds
-        self._deferred_share = rng.choice((0.0, 0.2, 0.2))
-        self._closed_share = rng.choice((0.0, 0.1, 0.3))
-        self._closes_all = rng.random() < 0.3
+        self._deferred_share = deferred_share
         self._under_way = 0
         self._answered = asyncio.Event()
-        """Set while no add of this life of the client is under way."""
-
-    async def run(self, host: ClientHost, client: Client) -> None:
-        """Run one life of the client."""
-        rng = self.rng
-        count, self._ledgers = self._ledgers, max(self._ledgers // 3, 2)
-        self._under_way, self._answered = 0, asyncio.Event()
+        """Set while no add is under way."""
         self._answered.set()
-        members: list[Member] = []
-        while len(members) < count and not self.ended():
-            wanted = min(self._opened_at_once, count - len(members))
-            opened = await asyncio.gather(*(self._open(host, client) for _ in range(wanted)))
-            new = [member for member in opened if member is not None]
-            self._add_to_all(host, new)
-            members += new
-            if len(new) < wanted:
-                break
-        closing: list[asyncio.Task[None]] = []
-        for _ in range(self._rounds):
-            self._add_to_all(host, members)
-            closed = rng.sample(members, int(self._closed_share * len(members)))
-            closing += (asyncio.ensure_future(self._close(host, member)) for member in closed)
-            members = [member for member in members if member not in closed]
-            if rng.random() < 0.5:
-                await self._answered.wait()
-            await asyncio.sleep(self._pause * rng.random())
-            if self.ended():
-                break
-        await self._answered.wait()
-        if self._closes_all:
-            closing += (asyncio.ensure_future(self._close(host, member)) for member in members)
-        await asyncio.gather(*closing)
-        for member in members:
-            member.ledger.adding = False  # closing the client closes those that are open
 
-    async def _open(self, host: ClientHost, client: Client) -> Member | None:
+    async def wait_answered(self) -> None:
+        """Return when no add is under way."""
+        await self._answered.wait()
+
+    async def open(self, host: ClientHost, client: Client) -> Member | None:
+        """Create one more ledger. None if that has failed again and again."""
         deferred = self.rng.random() < self._deferred_share
         made = await create_ledger(self.world, self.rng, host, client, deferred=deferred)
         if made is None:
@@ -92,7 +57,7 @@ class Throng:
         member.ledger.adding = True
         return member
 
-    def _add_to_all(self, host: ClientHost, members: list[Member]) -> None:
+    def add_to_all(self, host: ClientHost, members: list[Member]) -> None:
         """Make one or two adds to each ledger, in one turn; force those with deferred sync."""
         for member in members:
             for _ in range(self.rng.choice((1, 1, 2))):
@@ -149,12 +114,62 @@ class Throng:
             self.world.trace.count("forces")
             judged(self.world, partial(self.world.history.confirmed, member.ledger, covered))
 
-    async def _close(self, host: ClientHost, member: Member) -> None:
+    async def close(self, host: ClientHost, member: Member) -> None:
+        """Close a ledger, and check where it ends."""
         member.ledger.adding = False
         try:
             await close_ledger(self.world, host, *member)
         except Violation as violation:
             self.world.violate(violation)
+
+
+class Throng:
+    """Opens the ledgers, adds to all of them in the same turns, and closes some of them meanwhile."""
+
+    def __init__(self, world: World, rng: random.Random, ledgers: int, ended: Callable[[], bool]) -> None:
+        self.world = world
+        self.rng = rng
+        self.ended = ended
+        self._ledgers = ledgers
+        """How many the next life of the client opens."""
+        self._opened_at_once = rng.choice((20, 100, 500))
+        self._rounds = rng.choice((2, 3, 4))
+        self._pause = 1.2 * world.plan.safety_seconds / self._rounds
+        self._deferred_share = rng.choice((0.0, 0.2, 0.2))
+        self._closed_share = rng.choice((0.0, 0.1, 0.3))
+        self._closes_all = rng.random() < 0.3
+
+    async def run(self, host: ClientHost, client: Client) -> None:
+        """Run one life of the client."""
+        rng = self.rng
+        count, self._ledgers = self._ledgers, max(self._ledgers // 3, 2)
+        cast = Cast(self.world, rng, self._deferred_share)
+        members: list[Member] = []
+        while len(members) < count and not self.ended():
+            wanted = min(self._opened_at_once, count - len(members))
+            opened = await asyncio.gather(*(cast.open(host, client) for _ in range(wanted)))
+            new = [member for member in opened if member is not None]
+            cast.add_to_all(host, new)
+            members += new
+            if len(new) < wanted:
+                break
+        closing: list[asyncio.Task[None]] = []
+        for _ in range(self._rounds):
+            cast.add_to_all(host, members)
+            closed = rng.sample(members, int(self._closed_share * len(members)))
+            closing += (asyncio.ensure_future(cast.close(host, member)) for member in closed)
+            members = [member for member in members if member not in closed]
+            if rng.random() < 0.5:
+                await cast.wait_answered()
+            await asyncio.sleep(self._pause * rng.random())
+            if self.ended():
+                break
+        await cast.wait_answered()
+        if self._closes_all:
+            closing += (asyncio.ensure_future(cast.close(host, member)) for member in members)
+        await asyncio.gather(*closing)
+        for member in members:
+            member.ledger.adding = False  # closing the client closes those that are open
 
 
 class Fencing:
