@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 
 from octavo.client.read.feed import Feed
 from octavo.client.read.ledger_view import LedgerView
-from octavo.client.read.source import TermSource
+from octavo.client.read.source import TermSource, Watching
 from octavo.metadata.ledger.term import Term
 from octavo.metadata.own_tasks import tasks_cancelled, when_cancelled
 from octavo.metadata.store.values import Versioned
@@ -56,7 +56,7 @@ class LedgerTail:
         self._loop = asyncio.get_running_loop()
         self._feed: Feed | None = None
         """What the reader has joined, once a caller has waited."""
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: Watching | None = None
         self._reading_again: asyncio.Task[None] | None = None
         self._should_read_again = False
         self._waiters: set[asyncio.Future[None]] = set()
@@ -68,18 +68,15 @@ class LedgerTail:
 
     def start(self) -> None:
         """Watch the metadata from now on."""
-        self._watching = when_cancelled(
-            self._loop.create_task(self._end_on_failure(self._watch()), name="octavo ledger watch"), self._cancelled
-        )
+        self._watching = self._source.watch_term(self._saw, self._end)
 
     async def close(self) -> None:
         """Stop. Waiting callers get :class:`ClientClosedError`."""
         self._end(ClientClosedError(f"the reader of ledger {self._view.term.ledger_id} is closed"))
-        ending = [task for task in (self._watching, self._reading_again) if task is not None]
-        for task in ending:
-            task.cancel()
-        if ending:
-            await asyncio.wait(ending)
+        reading = self._reading_again
+        if reading is not None:
+            reading.cancel()
+            await asyncio.wait([reading])
 
     def adopt(self, term: Versioned[Term]) -> bool:
         """Take over metadata that were read, and return whether they are newer. Every read of the metadata goes through
@@ -180,17 +177,14 @@ class LedgerTail:
         last_add_confirmed, length = feed.join(self)
         return self._view.on_last_add_confirmed(last_add_confirmed, length)
 
-    async def _watch(self) -> None:
-        """Follow the metadata until cancelled. Raises :class:`NoSuchLedgerError` when the ledger is deleted."""
-        ledger_id = self._view.term.ledger_id
-        async with self._source.watch_term() as watch:
-            async for versioned in watch:
-                if versioned is None:
-                    raise NoSuchLedgerError(f"ledger {ledger_id} has been deleted")
-                self.adopt(versioned)
+    def _saw(self, term: Versioned[Term] | None) -> None:
+        """The metadata as the watch has seen them."""
+        if term is None:
+            raise NoSuchLedgerError(f"ledger {self._view.term.ledger_id} has been deleted")
+        self.adopt(term)
 
     async def _read_again(self) -> None:
-        """Read the metadata as often as there was a reason to. Raises as :meth:`_watch`; a store that does not answer
+        """Read the metadata as often as there was a reason to. Raises what ends the watch; a store that does not answer
         is asked again by the watch, and for the next reason."""
         try:
             while self._should_read_again:
@@ -233,7 +227,9 @@ class LedgerTail:
         feed, self._feed = self._feed, None
         if feed is not None:
             feed.leave(self)
-        current = asyncio.current_task(self._loop)
-        for task in (self._watching, self._reading_again):
-            if task is not None and task is not current:
-                task.cancel()
+        if self._watching is not None:
+            self._watching.stop()
+            self._watching = None
+        reading = self._reading_again
+        if reading is not None and reading is not asyncio.current_task(self._loop):
+            reading.cancel()

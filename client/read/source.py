@@ -1,8 +1,7 @@
 """Where a reader has its term from."""
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.ledger.stored import StoredLedger
@@ -10,6 +9,17 @@ from octavo.metadata.ledger.term import Term
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned, Watch
 from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.protocol.errors import OctavoError
+
+type OnTerm = Callable[[Versioned[Term] | None], object]
+type OnEnd = Callable[[OctavoError], object]
+
+
+class Watching(Protocol):
+    """A watch that has begun."""
+
+    def stop(self) -> None:
+        """Call nothing any more."""
 
 
 class TermSource(Protocol):
@@ -28,8 +38,9 @@ class TermSource(Protocol):
         """The term as it stands now. Raises :class:`NoSuchLedgerError`, also for a piece that is not there any more as
         it was; :class:`MetadataUnavailableError`."""
 
-    def watch_term(self) -> Watch[Versioned[Term] | None]:
-        """Follow the term; None when the ledger does not exist or has been deleted. Raises as :meth:`read_term`."""
+    def watch_term(self, on_term: OnTerm, on_end: OnEnd) -> Watching:
+        """Call ``on_term`` with the term, and whenever it has changed; with None when the ledger does not exist or has
+        been deleted. ``on_end`` is called with what :meth:`read_term` raises, or ``on_term``: the watch has ended."""
 
 
 class LedgerTerm:
@@ -49,9 +60,9 @@ class LedgerTerm:
         """As :meth:`TermSource.read_term`."""
         return self._adopt(await self._store.read_ledger(self._latest.value.ledger_id))
 
-    def watch_term(self) -> Watch[Versioned[Term] | None]:
+    def watch_term(self, on_term: OnTerm, on_end: OnEnd) -> Watching:
         """As :meth:`TermSource.watch_term`."""
-        return TermWatch(self._store.watch_ledger(self._latest.value.ledger_id), self._adopt)
+        return watch_terms(self._store.watch_ledger(self._latest.value.ledger_id), self._adopt, on_term, on_end)
 
     def _adopt(self, ledger: Versioned[LedgerMetadata]) -> Versioned[Term]:
         if ledger.version > self._latest.version:
@@ -59,27 +70,11 @@ class LedgerTerm:
         return Versioned(ledger.value.current_term, ledger.version)
 
 
-class TermWatch[M: StoredLedger](Watch[Versioned[Term] | None]):
-    """Follows metadata, and gives the term that ``term_of`` finds in them."""
-
-    def __init__(self, watch: Watch[Versioned[M] | None], term_of: Callable[[Versioned[M]], Versioned[Term]]) -> None:
-        self._watch = watch
-        self._values = watch
-        """What entering the watch has given."""
-        self._term_of = term_of
-
-    async def __aenter__(self) -> Self:
-        self._values = await self._watch.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._watch.__aexit__(kind, error, traceback)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Versioned[Term] | None:
-        found = await anext(self._values)
-        return None if found is None else self._term_of(found)
+def watch_terms[M: StoredLedger](
+    watch: Watch[Versioned[M] | None],
+    term_of: Callable[[Versioned[M]], Versioned[Term]],
+    on_term: OnTerm,
+    on_end: OnEnd,
+) -> Watching:
+    """As :meth:`TermSource.watch_term`, of metadata in which ``term_of`` finds the term."""
+    return watch.begin(lambda found: on_term(None if found is None else term_of(found)), on_end)

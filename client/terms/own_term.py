@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from octavo.client.write.ensemble_changes import Commit
+from octavo.client.write.own_metadata import watch_own
 from octavo.metadata.ledger.changes import who_fenced
 from octavo.metadata.ledger.debts import Debt
 from octavo.metadata.ledger.term import Term
 from octavo.metadata.store.store import MetadataStore
-from octavo.metadata.store.values import Versioned
+from octavo.metadata.store.values import Versioned, Watch
 from octavo.metadata.stream.changes import ChangeFragment, RenewTerm, Rest, StreamChange, TermEnd
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState, position_in
 from octavo.metadata.stream.pages import PageMissingError
@@ -61,6 +62,7 @@ class OwnTerm:
         self._store = store
         self._retry_seconds = retry_seconds
         self._closing = False
+        self._watch: Watch[Versioned[StreamMetadata] | None] | None = None
         self._base = stream.value.last_fragment
         self._base_in_doubt: StreamFragment | None = None
         """The fragment of a change whose outcome is unknown: the store may or may not have made it."""
@@ -85,21 +87,19 @@ class OwnTerm:
 
     # --- changes by other clients -----------------------------------------------------------------------------------
 
-    async def watch(self, on_lost: Callable[[OctavoError], None]) -> None:
-        """As :meth:`OwnMetadata.watch`: the writer may not go on when the stream is deleted or the term is over."""
-        try:
-            async with self._store.watch_stream(self._term.ledger_id) as watch:
-                async for stream in watch:
-                    reason = self._adopt_stream(stream)
-                    if reason is not None:
-                        on_lost(reason)
-        except OctavoError:
-            # As of a ledger: the next change meets the same error.
-            return
+    def begin_watching(self, on_lost: Callable[[OctavoError], None]) -> None:
+        """As :meth:`OwnMetadata.begin_watching`: the writer may not go on when the stream is deleted or the term is
+        over."""
+        self._watch = watch_own(self._store.watch_stream(self._term.ledger_id), self._adopt_stream, on_lost)
+
+    def heed_close_only(self) -> None:
+        """As :meth:`OwnMetadata.heed_close_only`."""
+        self._closing = True
 
     def stop_watching(self) -> None:
         """As :meth:`OwnMetadata.stop_watching`."""
-        self._closing = True
+        if self._watch is not None:
+            self._watch.stop()
 
     def mark_deleted(self) -> OctavoError | None:
         """As :meth:`OwnMetadata.mark_deleted`."""

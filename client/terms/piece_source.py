@@ -2,11 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 
-from octavo.client.read.source import TermWatch
+from octavo.client.read.source import OnEnd, OnTerm, Watching, watch_terms
 from octavo.client.terms.pieces import Piece, grown_piece, same_piece
 from octavo.metadata.ledger.term import Term
 from octavo.metadata.store.store import MetadataStore
-from octavo.metadata.store.values import Versioned, Watch
+from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.model import StreamMetadata
 
 type FindPart = Callable[[StreamMetadata, int], Awaitable[StreamMetadata]]
@@ -47,8 +47,9 @@ class SettledSource:
         part = await self._find_part(root.value, self._piece.first_position)
         return Versioned(same_piece(part, self._piece).term_in(root.value), root.version)
 
-    def watch_term(self) -> Watch[Versioned[Term] | None]:
+    def watch_term(self, on_term: OnTerm, on_end: OnEnd) -> Watching:
         """Readers watch what grows only."""
+        del on_term, on_end
         raise AssertionError(f"stream {self.stored.ledger_id}: a settled piece is not watched")
 
 
@@ -69,9 +70,9 @@ class GrowingSource:
         """The piece as it stands now. Raises :class:`PieceMovedError` if nothing of it is left in the tail."""
         return self.adopt(await self._store.read_stream(self.stored.ledger_id))
 
-    def watch_term(self) -> Watch[Versioned[Term] | None]:
-        """Raises :class:`PieceMovedError` while iterating, as :meth:`read_term`."""
-        return TermWatch(self._store.watch_stream(self.stored.ledger_id), self.adopt)
+    def watch_term(self, on_term: OnTerm, on_end: OnEnd) -> Watching:
+        """It ends with :class:`PieceMovedError`, as :meth:`read_term` does."""
+        return watch_terms(self._store.watch_stream(self.stored.ledger_id), self.adopt, on_term, on_end)
 
     def adopt(self, root: Versioned[StreamMetadata]) -> Versioned[Term]:
         """The piece in these metadata, of which the owner is told. What is older than the piece says nothing of it: a

@@ -311,7 +311,7 @@ class Core:
         )
         self.path = path = WritePath(supervisor, replication, sealer, lac_sender)
         self.pipeline = replication.pipeline
-        supervisor.start(self.own_metadata.watch(self.fail))
+        self.own_metadata.begin_watching(self.fail)
         return path
 
     def _new_part(self) -> Part | None:
@@ -488,7 +488,7 @@ class Core:
             f"{'' if path is None else path.replication.slots.describe()}"
         )
         self.life.drained()
-        self.own_metadata.stop_watching()
+        self.own_metadata.heed_close_only()
         if path is not None:
             path.replication.stop()
         refused = await self._write_end(deadline)
@@ -532,7 +532,7 @@ class Core:
             self._closing.cancel()
             await asyncio.wait([self._closing])
             return
-        self.own_metadata.stop_watching()
+        self.own_metadata.heed_close_only()
         self.fail(ClientClosedError(f"ledger {self.id}: the writer of its log has abandoned it"))
         await self._tear_down()
 
@@ -546,6 +546,7 @@ class Core:
         if path is not None:
             path.lac_sender.cancel()
             path.replication.close()
+            self.own_metadata.stop_watching()
             await path.supervisor.close()
 
 

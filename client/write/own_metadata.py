@@ -16,14 +16,16 @@ from octavo.metadata.ledger.debts import Debt
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.ledger.term import Term
 from octavo.metadata.store.store import MetadataStore
-from octavo.metadata.store.values import Versioned
+from octavo.metadata.store.values import Versioned, Watch
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.updates.update import update_ledger
 from octavo.protocol.errors import (
+    InternalError,
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     OctavoError,
+    TasksCancelledError,
 )
 from octavo.protocol.ids import EntryId
 
@@ -40,12 +42,15 @@ class OwnMetadata(Protocol):
     def stored(self) -> EitherMetadata:
         """These metadata."""
 
-    async def watch(self, on_lost: Callable[[OctavoError], None]) -> None:
+    def begin_watching(self, on_lost: Callable[[OctavoError], None]) -> None:
         """Watch the metadata. Call ``on_lost`` with the reason, possibly repeatedly, when this writer may not write any
-        more. Returns when the watch ends."""
+        more."""
+
+    def heed_close_only(self) -> None:
+        """Ignore what the watch reports from now on: only the outcome of :meth:`close` counts."""
 
     def stop_watching(self) -> None:
-        """Ignore what the watch reports from now on: only the outcome of :meth:`close` counts."""
+        """End the watch, if it has begun."""
 
     def mark_deleted(self) -> OctavoError | None:
         """Note that this client has deleted the ledger. Returns the error with which the writer fails; None while the
@@ -77,6 +82,7 @@ class OwnLedger:
         self._store = store
         self._retry_seconds = retry_seconds
         self._closing = False
+        self._watch: Watch[Versioned[LedgerMetadata] | None] | None = None
         self._fragment_in_doubt: Fragment | None = None
         """The fragment of a change whose outcome is unknown: the store may or may not have made it."""
 
@@ -92,23 +98,19 @@ class OwnLedger:
 
     # --- changes by other clients -----------------------------------------------------------------------------------
 
-    async def watch(self, on_lost: Callable[[OctavoError], None]) -> None:
-        """As :meth:`OwnMetadata.watch`: the writer may not go on when the ledger is deleted or another client recovers
-        it."""
-        try:
-            async with self._store.watch_ledger(self.stored.ledger_id) as watch:
-                async for ledger in watch:
-                    reason = self._adopt(ledger)
-                    if reason is not None:
-                        on_lost(reason)
-        except OctavoError:
-            # The store is closed, or holds something that cannot be decoded. The next change of the metadata, at the
-            # latest the one that closes the ledger, meets the same error and raises it to the caller.
-            return
+    def begin_watching(self, on_lost: Callable[[OctavoError], None]) -> None:
+        """As :meth:`OwnMetadata.begin_watching`: the writer may not go on when the ledger is deleted or another client
+        recovers it."""
+        self._watch = watch_own(self._store.watch_ledger(self.stored.ledger_id), self._adopt, on_lost)
+
+    def heed_close_only(self) -> None:
+        """As :meth:`OwnMetadata.heed_close_only`."""
+        self._closing = True
 
     def stop_watching(self) -> None:
         """As :meth:`OwnMetadata.stop_watching`."""
-        self._closing = True
+        if self._watch is not None:
+            self._watch.stop()
 
     def mark_deleted(self) -> OctavoError | None:
         """As :meth:`OwnMetadata.mark_deleted`."""
@@ -168,3 +170,22 @@ class OwnLedger:
     def _note(self, ledger: Versioned[LedgerMetadata]) -> None:
         self._ledger = ledger
         self._term = ledger.value.current_term
+
+
+def watch_own[M](
+    watch: Watch[M], adopt: Callable[[M], OctavoError | None], on_lost: Callable[[OctavoError], None]
+) -> Watch[M]:
+    """Begin to watch metadata of a writer's own. ``adopt`` takes them, and says why the writer may not go on."""
+
+    def saw(found: M) -> None:
+        reason = adopt(found)
+        if reason is not None:
+            on_lost(reason)
+
+    def ended(error: OctavoError) -> None:
+        # If the store is closed, or holds something that cannot be decoded, the next change of the metadata, at the
+        # latest the one that closes the ledger, meets the same error and raises it to the caller.
+        if isinstance(error, TasksCancelledError | InternalError):
+            on_lost(error)
+
+    return watch.begin(saw, ended)

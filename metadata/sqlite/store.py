@@ -106,6 +106,8 @@ class SqliteRecordStore(RecordStore):
         """Changes that no transaction contains yet."""
         self._under_way = False
         """Whether the next transaction is scheduled or being made."""
+        self._urgent: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        """What the thread does before anything else."""
         self._wanted: list[_Read] = []
         """Reads that are requested in this turn of the event loop."""
         self._ledger_ids_allocated = 0
@@ -218,9 +220,7 @@ class SqliteRecordStore(RecordStore):
             if self._closed:
                 _settle_reads(reads, ClientClosedError("the metadata store has been closed"))
             elif reads:
-                reading = self._loop.run_in_executor(
-                    self._executor, self._database.read_many, [read.thing for read in reads]
-                )
+                reading = self._in_thread(partial(self._database.read_many, [read.thing for read in reads]))
                 reading.add_done_callback(partial(_have_read, reads))
 
     async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
@@ -258,7 +258,7 @@ class SqliteRecordStore(RecordStore):
         await self._run(lambda: self._database.begin_session(session, lease_seconds))
 
     async def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
-        return await self._run(lambda: self._database.renew_session(session, lease_seconds))
+        return await self._run_first(lambda: self._database.renew_session(session, lease_seconds))
 
     async def end_session(self, session: str) -> None:
         await self._change((None, None), lambda: self._database.end_session(session))
@@ -294,9 +294,7 @@ class SqliteRecordStore(RecordStore):
         if not changes or self._closed:
             self._under_way = False
             return
-        making = self._loop.run_in_executor(
-            self._executor, self._database.together, [change.operation for change in changes]
-        )
+        making = self._in_thread(partial(self._database.together, [change.operation for change in changes]))
         making.add_done_callback(lambda made: self._made(changes, made))
 
     def _made(self, changes: Sequence[_Change], made: asyncio.Future[list[object]]) -> None:
@@ -313,7 +311,30 @@ class SqliteRecordStore(RecordStore):
 
     async def _run[T](self, operation: Callable[[], T]) -> T:
         self._check_open()
-        return await self._loop.run_in_executor(self._executor, operation)
+        return await self._in_thread(operation)
+
+    async def _run_first[T](self, operation: Callable[[], T]) -> T:
+        """As :meth:`_run`, before all that waits for the thread: leases must not run out because a thousand logs are
+        created."""
+        self._check_open()
+        made: Future[T] = Future()
+        self._urgent.append((operation, made))
+        self._in_thread(_nothing)
+        return await asyncio.wrap_future(made)
+
+    def _in_thread[T](self, operation: Callable[[], T]) -> asyncio.Future[T]:
+        return self._loop.run_in_executor(self._executor, self._do, operation)
+
+    def _do[T](self, operation: Callable[[], T]) -> T:
+        """In the thread: what is urgent, then the operation."""
+        while self._urgent:
+            urgent, made = self._urgent.popleft()
+            if made.set_running_or_notify_cancel():
+                try:
+                    made.set_result(urgent())
+                except BaseException as error:
+                    made.set_exception(error)
+        return operation()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -323,6 +344,10 @@ class SqliteRecordStore(RecordStore):
     def _report(self, kind: Kind | None, key: str | None) -> None:
         if self._listener is not None:
             self._listener(kind, key)
+
+
+def _nothing() -> None:
+    """An operation that only lets the thread do what is urgent."""
 
 
 def _have_read(reads: Sequence[_Read], reading: asyncio.Future[list[Record | None]]) -> None:

@@ -30,6 +30,12 @@ short enough that placement soon stops offering a dead bookie."""
 RENEWALS_PER_LEASE: Final = 3
 """Two renewals in a row may fail or come late before a lease is lost."""
 
+DELETIONS_MAX: Final = 256
+"""Released records that are deleted at a time: a store makes them in one transaction, or on one connection."""
+
+_TURNS_OF_AN_ANSWER: Final = 4
+"""Turns of the event loop from the moment in which an answer is there until the task that waits for it goes on."""
+
 
 class HeldLease:
     """A :class:`octavo.metadata.store.values.Lease`."""
@@ -43,6 +49,7 @@ class HeldLease:
         self._ended = asyncio.Event()
         self._sleeps = keeper.sleeps
         self._end: LeaseEnd | None = None
+        self._when_lost: tuple[Callable[[], object], ...] = ()
 
     def __repr__(self) -> str:
         return f"<lease on {self._kind.value} {self._key}, {'lost' if self.lost else 'held'}>"
@@ -77,6 +84,12 @@ class HeldLease:
     async def wait_lost(self) -> None:
         await self._ended.wait()
 
+    def when_lost(self, act: Callable[[], object]) -> None:
+        if self._ended.is_set():
+            asyncio.get_running_loop().call_soon(act)
+        else:
+            self._when_lost = (*self._when_lost, act)
+
     async def release(self) -> None:
         if not self._ended.is_set():
             self.end(LeaseEnd("it was released"))
@@ -97,6 +110,14 @@ class HeldLease:
         """Mark the lease as lost. The first reason counts."""
         self._end = self._end or how
         self._ended.set()
+        told, self._when_lost = self._when_lost, ()
+        for act in told:
+            act()
+
+    def on_forked(self) -> None:
+        """In a forked child (rule H1): nothing of what the parent would do is done."""
+        self._when_lost = ()
+        self.end(LeaseEnd("the process was forked, and the child holds none"))
 
 
 class LeaseKeeper:
@@ -202,13 +223,21 @@ class LeaseKeeper:
             await self._delete_unreleased()
 
     async def _delete_unreleased(self) -> None:
-        """Delete what was released. One at a time: a deletion must not meet a new lease on the same record."""
+        """Delete what was released, all of it together: what is released meanwhile waits, and then goes together as
+        well. A deletion must not meet a new lease on the same record, which waits for this."""
         async with self._deleting:
-            for thing, session in list(self._unreleased.items()):
-                if thing not in self._leases:
-                    await self._records.delete_in_session(*thing, session)
-                if self._unreleased.get(thing) == session:
-                    del self._unreleased[thing]
+            released = list(self._unreleased.items())
+            for start in range(0, len(released), DELETIONS_MAX):
+                deletions = [self._delete_released(*one) for one in released[start : start + DELETIONS_MAX]]
+                for outcome in await asyncio.gather(*deletions, return_exceptions=True):
+                    if outcome is not None:
+                        raise outcome
+
+    async def _delete_released(self, thing: tuple[Kind, str], session: str) -> None:
+        if thing not in self._leases:
+            await self._records.delete_in_session(*thing, session)
+        if self._unreleased.get(thing) == session:
+            del self._unreleased[thing]
 
     async def announce(self, lease: HeldLease, value: bytes) -> bool:
         """Change the record of a lease; False when the lease is lost."""
@@ -223,8 +252,7 @@ class LeaseKeeper:
         # A lease made while the renewal is under way may be missing from its answer; only these must be in it.
         made_before = dict(self._leases)
         try:
-            async with asyncio.timeout(self._lease_seconds / RENEWALS_PER_LEASE):
-                held = await self._records.renew_session(session, self._lease_seconds)
+            held = await self._renewed(session)
         except (OctavoError, TimeoutError):
             self.answered = False
             self._note_time(due_at=began_at + self._lease_seconds / RENEWALS_PER_LEASE)
@@ -251,6 +279,22 @@ class LeaseKeeper:
             async with asyncio.timeout(self._lease_seconds / RENEWALS_PER_LEASE):
                 await self._delete_unreleased()
 
+    async def _renewed(self, session: str) -> set[tuple[Kind, str]] | None:
+        """As :meth:`RecordStore.renew_session`. Raises :class:`TimeoutError`, too."""
+        renewing = asyncio.ensure_future(self._records.renew_session(session, self._lease_seconds))
+        try:
+            await asyncio.wait([renewing], timeout=self._lease_seconds / RENEWALS_PER_LEASE)
+            for _ in range(_TURNS_OF_AN_ANSWER):
+                if renewing.done():
+                    break
+                # A turn of a busy loop may take long, and the answer have come in the one in which the time was over.
+                await asyncio.sleep(0)
+            if renewing.done() and not renewing.cancelled():
+                return renewing.result()
+        finally:
+            renewing.cancel()
+        raise TimeoutError
+
     def renew_soon(self) -> None:
         """Renew without waiting for the next interval: the session may have ended."""
         self._renewal_wanted.set()
@@ -260,7 +304,7 @@ class LeaseKeeper:
         self._closed = True
         self._session = None
         for lease in self._leases.values():
-            lease.end(LeaseEnd("the process was forked, and the child holds none"))
+            lease.on_forked()
 
     async def close(self) -> None:
         """Release everything. Does not raise when the store does not answer or is of no use any more: the session then
@@ -342,7 +386,8 @@ class LeaseKeeper:
         if not self._closed:
             self._renewing = None
             if self._session is not None:
-                self._lose(self._session, LeaseEnd("the program has cancelled the task that renews it"))
+                how = LeaseEnd("the program has cancelled the task that renews it", cancelled=True)
+                self._lose(self._session, how)
 
     async def _keep_renewing(self) -> None:
         interval = self._lease_seconds / RENEWALS_PER_LEASE

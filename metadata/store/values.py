@@ -1,9 +1,11 @@
 """Values that a metadata store gives: versions, values with their versions, watches, and leases."""
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, NewType, Protocol, Self
 
 from octavo.metadata.cluster.registration import BookieRegistration
+from octavo.protocol.errors import OctavoError
 
 Version = NewType("Version", int)
 """Version of one stored value."""
@@ -24,6 +26,9 @@ class Watch[T](Protocol):
     raises :class:`ClientClosedError` when the store is closed, :class:`MetadataError` when the value cannot be
     understood. Any number of watches of one value cost as much as one. A watch is for one task; leaving the block ends
     it.
+
+    Where a task would do nothing but wait, :meth:`begin` costs less: it calls back with each value until :meth:`stop`.
+    A watch is entered, or begun, once.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -33,6 +38,13 @@ class Watch[T](Protocol):
     def __aiter__(self) -> Self: ...
     async def __anext__(self) -> T: ...
 
+    def begin(self, on_value: Callable[[T], object], on_end: Callable[[OctavoError], object]) -> Self:
+        """Call ``on_value`` with each value, never inside this call. If the iteration would raise, or ``on_value``
+        does, the watch ends, and ``on_end`` is called with the error."""
+
+    def stop(self) -> None:
+        """Call nothing any more; also if the watch has ended by itself."""
+
 
 class LeaseEnd(NamedTuple):
     """How a lease was lost."""
@@ -41,6 +53,8 @@ class LeaseEnd(NamedTuple):
     """For people."""
     ran_out: bool = False
     """It was not renewed in time: another process need not have wanted what it was for."""
+    cancelled: bool = False
+    """The program has cancelled the task that renews it (rule H2)."""
 
 
 class Lease(Protocol):
@@ -71,6 +85,10 @@ class Lease(Protocol):
 
     async def wait_lost(self) -> None:
         """Return once :attr:`lost` is true. Any number of tasks may wait."""
+
+    def when_lost(self, act: Callable[[], object]) -> None:
+        """Call ``act`` once when :meth:`wait_lost` would return; never inside this call. It may not raise. In a forked
+        child it is not called."""
 
     async def release(self) -> None:
         """Release it. Does nothing when it is already lost."""

@@ -73,7 +73,7 @@ class _Topic:
 class HubWatch[T]:
     """A :class:`octavo.metadata.store.values.Watch` on a hub's topic."""
 
-    __slots__ = ("_accept", "_hub", "_key", "_load", "_needed", "_seen", "_topic", "_woken")
+    __slots__ = ("_accept", "_hub", "_key", "_load", "_needed", "_on_end", "_on_value", "_seen", "_topic", "_woken")
 
     def __init__(self, hub: "WatchHub", key: Hashable, load: Load[Any], accept: Callable[[Any], T]) -> None:
         self._hub = hub
@@ -85,6 +85,9 @@ class HubWatch[T]:
         self._seen: object = _NOTHING
         self._woken: asyncio.Future[None] | None = None
         """What the watcher waits for, while it waits."""
+        self._on_value: Callable[[T], object] | None = None
+        """What is called with each value, of a watch that was begun."""
+        self._on_end: Callable[[OctavoError], object] | None = None
 
     async def __aenter__(self) -> Self:
         if self._topic is not None:
@@ -107,10 +110,7 @@ class HubWatch[T]:
         if topic is None:
             raise RuntimeError("enter the watch first: async with store.watch_...() as watch")
         while True:
-            if topic.error is not None:
-                # A fresh instance: one error object raised in many tasks would collect all their tracebacks.
-                raise type(topic.error)(topic.error.message) from topic.error
-            if topic.loaded >= self._needed and (self._seen is _NOTHING or topic.value != self._seen):
+            if self._has_news(topic):
                 self._seen = topic.value
                 return self._accept(topic.value)
             self._woken = asyncio.get_running_loop().create_future()
@@ -119,10 +119,61 @@ class HubWatch[T]:
             finally:
                 self._woken = None
 
+    def begin(self, on_value: Callable[[T], object], on_end: Callable[[OctavoError], object]) -> Self:
+        """As :meth:`octavo.metadata.store.values.Watch.begin`."""
+        if self._topic is not None or self._on_value is not None:
+            raise RuntimeError("a watch is begun once")
+        self._on_value, self._on_end = on_value, on_end
+        try:
+            self._topic = self._hub.join(self, self._key, self._load)
+        except ClientClosedError as error:
+            asyncio.get_running_loop().call_soon(self._end, error)
+        else:
+            self._needed = self._hub.request(self._topic)
+        return self
+
+    def stop(self) -> None:
+        """As :meth:`octavo.metadata.store.values.Watch.stop`."""
+        self._on_value = self._on_end = None
+        topic, self._topic = self._topic, None
+        if topic is not None:
+            self._hub.leave_soon(self, topic)
+
     def wake(self) -> None:
         """Let the watcher look at its topic."""
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
+        elif self._on_value is not None:
+            # Not in this call: the hub is in the middle of telling all watchers.
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _has_news(self, topic: _Topic) -> bool:
+        """Whether there is a value that the watcher has not had. Raises what the topic failed with."""
+        if topic.error is not None:
+            # A fresh instance: one error object raised in many tasks would collect all their tracebacks.
+            raise type(topic.error)(topic.error.message) from topic.error
+        return topic.loaded >= self._needed and (self._seen is _NOTHING or topic.value != self._seen)
+
+    def _tell(self) -> None:
+        topic, on_value = self._topic, self._on_value
+        if topic is None or on_value is None:
+            return  # it has been stopped meanwhile
+        try:
+            if self._has_news(topic):
+                self._seen = topic.value
+                on_value(self._accept(topic.value))
+        except OctavoError as error:
+            self._end(error)
+        except Exception as error:
+            defect = InternalError(f"watching {self._key} failed: {error!r}")
+            defect.__cause__ = error
+            self._end(defect)
+
+    def _end(self, error: OctavoError) -> None:
+        on_end = self._on_end
+        self.stop()
+        if on_end is not None:
+            on_end(error)
 
 
 class WatchHub:
@@ -152,6 +203,8 @@ class WatchHub:
         """Loads under way."""
         self._may_load = asyncio.Event()
         """Set when a load can begin: one is wanted, and there are not too many."""
+        self._ending: set[asyncio.Task[Any]] = set()
+        """Tasks that were cancelled because nothing watches any more, and have not ended."""
 
     def watch[T](self, key: Hashable, load: Load[T]) -> HubWatch[T]:
         """A watch on the value with this key, which ``load`` reads. The same key must always come with the same
@@ -187,7 +240,7 @@ class WatchHub:
         self._topics.clear()
         for topic in topics:
             topic.fail(ClientClosedError("the metadata store has been closed"))
-        await _end([topic.loading for topic in topics] + [self._stop()])
+        await _end([topic.loading for topic in topics] + [self._stop(), *self._ending])
 
     # --- for watches -----------------------------------------------------------------------------------------------
 
@@ -218,9 +271,21 @@ class WatchHub:
 
     async def leave(self, watch: HubWatch[Any], topic: _Topic) -> None:
         """Remove a watcher; the last one ends the topic."""
+        await _end(self._leave(watch, topic))
+
+    def leave_soon(self, watch: HubWatch[Any], topic: _Topic) -> None:
+        """As :meth:`leave`, without waiting until what the topic did has ended."""
+        for task in self._leave(watch, topic):
+            if task is not None:
+                task.cancel()
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+
+    def _leave(self, watch: HubWatch[Any], topic: _Topic) -> list[asyncio.Task[Any] | None]:
+        """The tasks that are to be cancelled."""
         topic.watches.pop(watch, None)
         if topic.watches:
-            return
+            return []
         ending = [topic.loading]
         topic.error = topic.error or ClientClosedError("nothing watches it any more")
         if self._topics.get(topic.key) is topic:
@@ -229,7 +294,7 @@ class WatchHub:
             if not self._topics:
                 self._on_watching(False)
                 ending.append(self._stop())
-        await _end(ending)
+        return ending
 
     # --- loads -----------------------------------------------------------------------------------------------------
 

@@ -21,44 +21,68 @@ class Supervised:
         before = asyncio.all_tasks()
         self.reported: list[BaseException] = []
         self.supervisor = Supervisor("octavo test", self.reported.append)
+        assert asyncio.all_tasks() == before, "there is no task while there is nothing to do"
         self.supervisor.start(forever())
         self.supervisor.start(forever())
-        (self.group,) = asyncio.all_tasks() - before
         self._before = before
 
-    def children(self) -> list[asyncio.Task[object]]:
-        return [*asyncio.all_tasks() - self._before - {self.group}]
+    def tasks(self) -> list[asyncio.Task[object]]:
+        return [*asyncio.all_tasks() - self._before]
 
 
 @pytest.mark.parametrize("turns", [0, 5], ids=["before its first step", "while it runs"])
-async def test_cancelled_group_is_reported_once(turns: int) -> None:
+async def test_cancelled_task_ends_the_others_and_is_reported_once(turns: int) -> None:
     made = Supervised()
     await loop_turns(turns)
-    made.group.cancel()
-    await loop_turns(5)
-    assert [type(error) for error in made.reported] == [TasksCancelledError]
-    assert made.children() == []
-    await made.supervisor.close()
-    assert len(made.reported) == 1
-
-
-@pytest.mark.parametrize("turns", [2, 5], ids=["before its first step", "while it runs"])
-async def test_cancelled_child_ends_the_group(turns: int) -> None:
-    made = Supervised()
-    await loop_turns(turns)
-    made.children()[0].cancel()
+    made.tasks()[0].cancel()
     await loop_turns(10)
     assert [type(error) for error in made.reported] == [TasksCancelledError]
-    assert made.children() == []
+    assert made.tasks() == []
+    await made.supervisor.close()
+    assert len(made.reported) == 1
 
 
 async def test_all_cancelled_at_once_is_one_failure() -> None:
     made = Supervised()
     await loop_turns(5)
-    for task in (*made.children(), made.group):
+    for task in made.tasks():
         task.cancel()
     await loop_turns(10)
     assert [type(error) for error in made.reported] == [TasksCancelledError]
+
+
+async def test_nothing_is_run_after_a_failure_or_a_closing() -> None:
+    made = Supervised()
+    made.tasks()[0].cancel()
+    await loop_turns(1)
+    made.supervisor.start(forever())
+    await loop_turns(10)
+    assert made.tasks() == []
+    made = Supervised()
+    await made.supervisor.close()
+    made.supervisor.start(forever())
+    assert made.tasks() == []
+
+
+async def test_failure_is_reported_when_the_others_have_ended() -> None:
+    made = Supervised()
+    cleaning = asyncio.Event()
+
+    async def clean_up() -> None:
+        try:
+            await forever()
+        finally:
+            await cleaning.wait()
+
+    made.supervisor.start(clean_up())
+    await loop_turns(2)
+    made.tasks()[0].cancel()
+    await loop_turns(10)
+    is_early = bool(made.reported)
+    cleaning.set()
+    await loop_turns(10)
+    assert not is_early
+    assert len(made.reported) == 1
 
 
 async def test_closing_reports_nothing() -> None:

@@ -7,7 +7,7 @@ names them and are deleted after the list has dropped them.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -70,7 +70,9 @@ class Housekeeper:
         self._name = name
         self._log_id = log_id
         self.ages = AgeKeeper(access, name, log_id)
-        self._wanted = asyncio.Event()
+        self._is_wanted = False
+        """A round is wanted at once, and nothing has been told of it."""
+        self._on_wanted: Callable[[], object] | None = None
         self._tidied: LogDocument | None = None
         """The list as the last round left it."""
         self._latest: LogDocument | None = None
@@ -96,14 +98,17 @@ class Housekeeper:
     def tidy_soon(self, document: LogDocument) -> None:
         """Do not wait for the next round where there is something to do."""
         if document.dropped or segments_to_fold(document, self._page_segments):
-            self._wanted.set()
+            if self._on_wanted is not None:
+                self._on_wanted()
+            else:
+                self._is_wanted = True
 
-    async def wait(self, seconds: float) -> None:
-        """Wait until a round is due."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wanted.wait()
-        self._wanted.clear()
+    def on_wanted(self, begin: Callable[[], object]) -> None:
+        """Call ``begin`` when a round is wanted at once."""
+        self._on_wanted = begin
+        if self._is_wanted:
+            self._is_wanted = False
+            begin()
 
     async def tidy(self) -> Versioned[LogDocument]:
         """One round: retention, pages, dropped ledgers. Gives the list as it then stands."""

@@ -23,6 +23,7 @@ from octavo.client.log.seam.active_segment import ActiveSegment
 from octavo.client.log.seam.lead import LeadHost
 from octavo.client.log.seam.quorum_change import QuorumChange
 from octavo.client.log.seam.view import Reach
+from octavo.client.read.source import Watching
 from octavo.metadata.store.values import Versioned
 from octavo.protocol.errors import (
     InvalidArgumentError,
@@ -195,18 +196,22 @@ class ChainLead:
         with contextlib.suppress(OctavoError):
             await update_log(self._access.store, self.name, NoteEnds(ends), log_id=self.log_id)
 
-    async def watch(self, on_end: Callable[[OctavoError], None]) -> None:
+    def begin_watching(
+        self, on_end: Callable[[OctavoError], None], on_failure: Callable[[OctavoError], None]
+    ) -> Watching:
         """See changes of the list by other clients: what is to be tidied; and that this client does not lead any more,
         although it adds nothing and so meets no fence."""
-        async with self._access.store.watch_document(list_document(self.name)) as watch:
-            async for found in watch:
-                document = None if found is None else decode_log(found.value, self.name)
-                if document is None or document.log_id != self.log_id or document.state is LogState.DELETED:
-                    on_end(NoSuchLogError(f"log {self.name} has been deleted", may_have_happened=False))
-                    continue
-                self.upkeep.list_changed(document)
-                if document.newest is not None and document.newest.owner != self._owner:
-                    on_end(self._taken_over())
+
+        def saw(found: Versioned[bytes] | None) -> None:
+            document = None if found is None else decode_log(found.value, self.name)
+            if document is None or document.log_id != self.log_id or document.state is LogState.DELETED:
+                on_end(NoSuchLogError(f"log {self.name} has been deleted", may_have_happened=False))
+                return
+            self.upkeep.list_changed(document)
+            if document.newest is not None and document.newest.owner != self._owner:
+                on_end(self._taken_over())
+
+        return self._access.store.watch_document(list_document(self.name)).begin(saw, on_failure)
 
     async def abandon(self) -> None:
         """As :meth:`LogLead.abandon`."""

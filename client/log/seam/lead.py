@@ -7,14 +7,15 @@ from typing import Protocol
 
 from octavo.client.log.seam.active_segment import ActiveSegment
 from octavo.client.log.seam.quorum_change import QuorumChange
+from octavo.client.read.source import Watching
 from octavo.protocol.errors import OctavoError
 
 
 class Upkeep(Protocol):
     """Keeps a log small, while its leader leads."""
 
-    async def wait(self, seconds: float) -> None:
-        """Wait until a round is due."""
+    def on_wanted(self, begin: Callable[[], object]) -> None:
+        """Call ``begin`` when a round is wanted at once."""
 
     def may_be_due(self) -> bool:
         """Whether a round may find anything to do. Asks nothing."""
@@ -88,8 +89,11 @@ class LogLead(Protocol):
         """The error that :meth:`rest` would raise for lack of copies if it did not wait for them; None if there are all
         that are required."""
 
-    async def watch(self, on_end: Callable[[OctavoError], None]) -> None:
-        """Watch the metadata; tell ``on_end`` that the log is deleted, or that another client leads."""
+    def begin_watching(
+        self, on_end: Callable[[OctavoError], None], on_failure: Callable[[OctavoError], None]
+    ) -> Watching:
+        """Watch the metadata; tell ``on_end`` that the log is deleted, or that another client leads. ``on_failure`` is
+        told why they are not watched any more."""
 
     async def abandon(self) -> None:
         """Stop writing, and leave the rest as a crash would."""

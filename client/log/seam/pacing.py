@@ -3,7 +3,8 @@
 When the session of a client that leads a thousand logs expires, or a quorum of bookies restarts, a thousand logs are to
 be taken over at the same moment, by one client or by many standbys in one process. Each takeover fences two ledgers on
 every bookie and changes metadata three times; all at once they would delay each other, and everything else, for longer
-than they take one after another. A single takeover is not delayed.
+than they take one after another. A single takeover is not delayed, and neither is one of a stream at rest: it asks no
+bookie for anything, and its one change of the metadata shares a transaction with others.
 """
 
 import asyncio
@@ -34,8 +35,11 @@ class TakeoverPacing:
         """Takeovers that are under way or wait for their turn."""
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for one's turn; the block is the takeover."""
+    async def turn(self, *, fences: bool = True) -> AsyncIterator[None]:
+        """Wait for one's turn; the block is the takeover. ``fences``: whether it asks bookies for anything."""
+        if not fences:
+            yield
+            return
         self.under_way += 1
         try:
             pause = pause_seconds(self.under_way, self._uniform)

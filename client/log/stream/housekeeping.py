@@ -3,9 +3,8 @@
 Every step can be done by any client at any time, and begun again after a crash.
 """
 
-import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from octavo.client.log.ages.ages import LogAges, LogFacts, Sealed
 from octavo.client.log.ages.keeper import AgeKeeper, told_idle
@@ -56,9 +55,8 @@ class StreamHousekeeper:
         """This client has begun a fragment: what lies before it is sealed, and the next round notes that (rule P19)."""
         self._has_rolled = True
 
-    async def wait(self, seconds: float) -> None:
-        """Wait until a round is due."""
-        await asyncio.sleep(seconds)
+    def on_wanted(self, begin: Callable[[], object]) -> None:
+        """As :meth:`octavo.client.log.seam.lead.Upkeep.on_wanted`: no round of a stream is wanted before its time."""
 
     def may_be_due(self) -> bool:
         """Whether a round may find anything to do. Needs no read, so that an idle log without retention costs none."""

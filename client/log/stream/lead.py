@@ -28,6 +28,7 @@ from octavo.client.log.stream.update import update_stream_log
 from octavo.client.log.writer.holding import CheckHeld, held_by, needs_no_lock
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.writer import LogWriter
+from octavo.client.read.source import Watching
 from octavo.client.terms.streams import NewTermSegment, checked_secrets
 from octavo.client.terms.term import OpenedTerm
 from octavo.client.write.core import DRAIN_SHARE
@@ -95,7 +96,7 @@ class StreamLead:
     async def take_over(self, stream: Versioned[StreamMetadata], check_held: CheckHeld) -> None:
         """Take the log over from whatever client leads. ``stream``: as this client knows it, which may be old. Raises
         as ``Log.lead``, and what ``check_held`` raises."""
-        async with self._access.pacing.turn():
+        async with self._access.pacing.turn(fences=stream.value.state is not StreamState.AT_REST):
             for attempt in range(_ATTEMPTS_MAX):
                 if attempt:
                     stream = await self._read()
@@ -257,15 +258,19 @@ class StreamLead:
         """As :meth:`LogLead.lacking_copies`."""
         return self.active.core.under_replicated()
 
-    async def watch(self, on_end: Callable[[OctavoError], None]) -> None:
+    def begin_watching(
+        self, on_end: Callable[[OctavoError], None], on_failure: Callable[[OctavoError], None]
+    ) -> Watching:
         """See that the log is deleted. The segment itself sees that its term is over."""
-        async with self._access.store.watch_document(list_document(self.name)) as watch:
-            async for found in watch:
-                document = None if found is None else decode_any_log(found.value, self.name)
-                if isinstance(document, StreamLogDocument) and self._is_named(document):
-                    self.upkeep.document_changed(document)
-                else:
-                    on_end(NoSuchLogError(f"log {self.name} has been deleted", may_have_happened=False))
+
+        def saw(found: Versioned[bytes] | None) -> None:
+            document = None if found is None else decode_any_log(found.value, self.name)
+            if isinstance(document, StreamLogDocument) and self._is_named(document):
+                self.upkeep.document_changed(document)
+            else:
+                on_end(NoSuchLogError(f"log {self.name} has been deleted", may_have_happened=False))
+
+        return self._access.store.watch_document(list_document(self.name)).begin(saw, on_failure)
 
     async def abandon(self) -> None:
         """As :meth:`LogLead.abandon`."""

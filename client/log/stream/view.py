@@ -24,6 +24,7 @@ from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.view import Place, end_of_new
 from octavo.client.log.stream.readers import PieceReaders, StreamPlace, ViewCalls
 from octavo.client.read.reader import LedgerReader
+from octavo.client.read.source import Watching
 from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
 from octavo.client.terms.pieces import piece_at
@@ -80,7 +81,9 @@ class StreamView:
         self._loop = asyncio.get_running_loop()
         calls = ViewCalls(self.check_open, self._part_at, self.take_root, self.saw_end, reach)
         self._readers = PieceReaders(access, document.name, document.ledger_id, password, calls)
-        self._watching: list[asyncio.Task[None]] = []
+        self._watching: list[Watching] = []
+        self._reading_again: asyncio.Task[None] | None = None
+        """Reads the metadata because the stream was not there."""
         self._watch_failure: OctavoError | None = None
         self._note_ends()
 
@@ -167,16 +170,20 @@ class StreamView:
 
     def watch(self) -> None:
         """Keep document and root fresh from now on; once more if that has failed before."""
-        if self.closed or (self._watching and not any(watching.done() for watching in self._watching)):
+        if self.closed or (self._watching and self._watch_failure is None):
             return
         self._watch_failure = None
-        before, self._watching = self._watching, []
-        for watching in before:
-            watching.cancel()
-        for watch in (self._watch_document(), self._watch_root()):
-            watching = self._loop.create_task(watch, name="octavo log watch")
-            watching.add_done_callback(self._watch_ended)
-            self._watching.append(watching)
+        self._stop_watching()
+        store = self._store
+        self._watching = [
+            store.watch_document(list_document(self.name)).begin(self._saw_document, self._watch_ended),
+            store.watch_stream(self.document.ledger_id).begin(self._saw_root, self._watch_ended),
+        ]
+
+    def _stop_watching(self) -> None:
+        watching, self._watching = self._watching, []
+        for watch in watching:
+            watch.stop()
 
     async def wait_change(self, seen: int) -> None:
         """Return once something has changed since :attr:`changes` was ``seen``. Raises why the metadata are not watched
@@ -190,30 +197,32 @@ class StreamView:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _watch_document(self) -> None:
-        name = self.name
-        async with self._store.watch_document(list_document(name)) as watch:
-            async for found in watch:
-                document = None if found is None else decode_any_log(found.value, name)
-                if (
-                    not isinstance(document, StreamLogDocument)
-                    or document.log_id != self.log_id
-                    or document.state is LogState.DELETED
-                ):
-                    raise NoSuchLogError(f"log {name} has been deleted")
-                self.take(document)
+    def _saw_document(self, found: Versioned[bytes] | None) -> None:
+        document = None if found is None else decode_any_log(found.value, self.name)
+        if (
+            not isinstance(document, StreamLogDocument)
+            or document.log_id != self.log_id
+            or document.state is LogState.DELETED
+        ):
+            raise NoSuchLogError(f"log {self.name} has been deleted")
+        self.take(document)
 
-    async def _watch_root(self) -> None:
-        async with self._store.watch_stream(self.document.ledger_id) as watch:
-            async for root in watch:
-                if root is None:
-                    await self.read_metadata()  # says whether the log is deleted, or damaged
-                else:
-                    self.take_root(root)
+    def _saw_root(self, root: Versioned[StreamMetadata] | None) -> None:
+        if root is not None:
+            self.take_root(root)
+        elif self._reading_again is None:
+            # Says whether the log is deleted, or damaged.
+            reading = self._loop.create_task(self.read_metadata(), name="octavo log watch")
+            self._reading_again = reading
+            reading.add_done_callback(self._has_read_again)
 
-    def _watch_ended(self, watching: asyncio.Task[None]) -> None:
-        failure = failure_of(watching, f"watching log {self.name}")
-        if watching in self._watching and not self.closed:
+    def _has_read_again(self, reading: asyncio.Task[None]) -> None:
+        self._reading_again = None
+        if reading.cancelled() or reading.exception() is not None:
+            self._watch_ended(failure_of(reading, f"watching log {self.name}"))
+
+    def _watch_ended(self, failure: OctavoError) -> None:
+        if not self.closed:
             if self._watch_failure is None or isinstance(failure, NoSuchLogError):
                 self._watch_failure = failure
             self._changed.set()
@@ -224,10 +233,10 @@ class StreamView:
         """End the watches and the readers."""
         self.closed = True
         self._changed.set()
-        for task in self._watching:
-            task.cancel()
-        if self._watching:
-            await asyncio.wait(self._watching)
+        self._stop_watching()
+        if self._reading_again is not None:
+            self._reading_again.cancel()
+            await asyncio.wait([self._reading_again])
         await self._readers.close()
 
     def check_loop(self) -> None:

@@ -29,6 +29,7 @@ from octavo.client.log.writer.life import Life
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.losing import FINAL, LeadLoss, as_lost, not_leader, wait_lock_lost
 from octavo.client.log.writer.rolls import Rolls, RollsSide
+from octavo.client.log.writer.rounds import Rounds
 from octavo.client.log.writer.statistics import Course, log_writer_statistics
 from octavo.client.statistics.writers import LogWriterStatistics
 from octavo.client.supervisor import Supervisor
@@ -94,11 +95,13 @@ class Leader:
         """Set when the life moves on."""
         self.loss = LeadLoss(self.name, access.counts)
         self._supervisor = Supervisor(f"octavo writer of log {self.name}", self._defect)
-        self._supervisor.start(self._rolls.by_age())
-        self._supervisor.start(self._keep_house())
-        self._supervisor.start(lead.watch(self._end_unless_busy))
+        self._rolls.begin_by_age()
+        self._rounds = Rounds(
+            lead.upkeep, access.options.log_retention_seconds, start=self._supervisor.start, work=self._keep_house
+        )
+        self._watching = lead.begin_watching(self._end_unless_busy, self._defect)
         if lease is not None:
-            self._supervisor.start(self._keep_lock(lease))
+            lease.when_lost(lambda: self._supervisor.start(self._keep_lock(lease)))
         self._listen_to(lead.active)
 
     @property
@@ -288,20 +291,18 @@ class Leader:
     # --- housekeeping -------------------------------------------------------------------------------------------------
 
     async def _keep_house(self) -> None:
-        """Retention, pages and leftovers of dead leaders, once a minute while this writer leads."""
-        while True:
-            await self._lead.upkeep.wait(self._options.log_retention_seconds)
-            if self.life is not Life.WRITING:
-                continue
-            try:
-                async with self._turns:
-                    await self._lead.look_after()
-                    if self._lead.upkeep.may_be_due():
-                        await self._lead.upkeep.tidy()
-            except NoSuchLogError as error:
-                self._end(error)
-            except OctavoError as error:
-                log.warning("log %s: housekeeping failed: %s", self.name, error.message)
+        """Retention, pages and leftovers of dead leaders: once a minute while this writer leads."""
+        if self.life is not Life.WRITING:
+            return
+        try:
+            async with self._turns:
+                await self._lead.look_after()
+                if self._lead.upkeep.may_be_due():
+                    await self._lead.upkeep.tidy()
+        except NoSuchLogError as error:
+            self._end(error)
+        except OctavoError as error:
+            log.warning("log %s: housekeeping failed: %s", self.name, error.message)
 
     def _end_unless_busy(self, error: OctavoError) -> None:
         """End the writer, unless something is under way: that comes to the same end by itself, and learns what became
@@ -434,6 +435,9 @@ class Leader:
         await self._let_go()
 
     async def _let_go(self) -> None:
+        self._rolls.stop_by_age()
+        self._rounds.stop()
+        self._watching.stop()
         await self._supervisor.close()
         await self._lead.abandon()
         if self._lease is not None:

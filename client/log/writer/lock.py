@@ -1,5 +1,7 @@
 """The lock of a log, as its leader holds it: it says how it was lost, and can be got again (rule P18)."""
 
+from collections.abc import Callable
+
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Lease, LeaseEnd
 
@@ -32,6 +34,10 @@ class LogLock:
     async def wait_lost(self) -> None:
         """Return once the present lease is lost."""
         await self._lease.wait_lost()
+
+    def when_lost(self, act: Callable[[], object]) -> None:
+        """Call ``act`` once the present lease is lost."""
+        self._lease.when_lost(act)
 
     async def release(self) -> None:
         """Give the lock back, if it is held."""

@@ -20,6 +20,7 @@ from typing import Final
 from octavo.client.counts import ClientCounts, reason_of
 from octavo.client.log.seam.lead import LogLead
 from octavo.client.log.writer.lock import LogLock
+from octavo.metadata.own_tasks import tasks_cancelled
 from octavo.metadata.store.leases import RENEWALS_PER_LEASE
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -73,6 +74,8 @@ async def wait_lock_lost(
     while True:
         await lock.wait_lost()
         loss = lock.loss
+        if loss is not None and loss.cancelled:
+            return tasks_cancelled(f"leading log {lead.name}")
         reason = "its lock was lost" if loss is None else loss.reason
         if loss is None or not loss.ran_out:
             return not_leader(lead.name, reason)

@@ -58,6 +58,7 @@ class Rolls:
         self.drained: asyncio.Future[None] | None = None
         """Answered once nothing is in flight; only while a roll waits for that."""
         self._not_before = 0.0
+        self._ageing: asyncio.TimerHandle | None = None
 
     def begin(self) -> "asyncio.Task[OctavoError | None] | None":
         """Begin a roll, unless the leader heals, closes or has ended. The task's result is why there is no new segment,
@@ -86,16 +87,21 @@ class Rolls:
             await asyncio.wait([self.rolling])
         self.drained = None
 
-    async def by_age(self) -> None:
-        """Begin a roll whenever the active segment is old enough, for ever."""
-        while True:
-            left = self.active_since + self._options.log_segment_seconds - self._loop.time()
-            if left > 0:
-                await asyncio.sleep(left)
-                continue
+    def begin_by_age(self) -> None:
+        """Begin a roll whenever the active segment is old enough, until :meth:`stop_by_age`."""
+        left = self.active_since + self._options.log_segment_seconds - self._loop.time()
+        if left <= 0:
             if self.rolling is None and self._adds.segment.core.is_written:
                 self.begin()
             self.active_since = self._loop.time()
+            left = self._options.log_segment_seconds
+        self._ageing = self._loop.call_later(left, self.begin_by_age)
+
+    def stop_by_age(self) -> None:
+        """Begin no roll for age any more."""
+        if self._ageing is not None:
+            self._ageing.cancel()
+            self._ageing = None
 
     async def _roll(self) -> OctavoError | None:
         """Why there is no new segment, although the present one holds something; None if there is one."""

@@ -38,3 +38,13 @@ async def test_turns_that_end_are_forgotten() -> None:
         await asyncio.wait([waiting])
         assert pacing.under_way == UNDELAYED
     assert pacing.under_way == 0
+
+
+async def test_takeovers_that_fence_nothing_wait_for_nothing() -> None:
+    """A thousand logs that are at rest, as after they were created, are led at once."""
+    pacing = TakeoverPacing(highest)
+    async with AsyncExitStack() as stack, asyncio.timeout(5):
+        for _ in range(10 * UNDELAYED):
+            await stack.enter_async_context(pacing.turn(fences=False))
+        await stack.enter_async_context(pacing.turn())
+        assert pacing.under_way == 1

@@ -221,4 +221,4 @@ async def test_a_settled_piece_is_read_again_from_its_part() -> None:
         assert found.value.fragments[-1].bookies[1] == "x"
         assert [one.version for one in seen] == [version]
         with pytest.raises(AssertionError):
-            source.watch_term()
+            source.watch_term(lambda _term: None, lambda _error: None)

@@ -35,6 +35,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import LedgerId
 from support.metadata.ledger_metadata import open_ledger
+from support.metadata.write_ahead_log import commits_in_log
 from support.waiting import WAIT_SECONDS
 
 PATIENCE_SECONDS = WAIT_SECONDS
@@ -300,15 +301,6 @@ def test_last_ledger_id_is_refused_when_all_are_used(path: Path) -> None:
 
 
 # --- changes that are made together --------------------------------------------------------------------------------
-
-
-def commits_in_log(path: Path) -> int:
-    """Transactions in the write-ahead log: each ends with a page whose header tells the size of the database."""
-    log = path.with_name(path.name + "-wal").read_bytes()
-    page_bytes = int.from_bytes(log[8:12])
-    pages = range(32, len(log), 24 + page_bytes)
-    salts = log[16:24]
-    return sum(log[at + 8 : at + 16] == salts and any(log[at + 4 : at + 8]) for at in pages)
 
 
 async def make_ledger(store: MetadataStore) -> LedgerId:

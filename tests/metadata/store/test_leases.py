@@ -2,12 +2,13 @@
 
 import asyncio
 import random
+import time
 
 import pytest
 from octavo.metadata.memory import MemoryRecordStore, MemoryServer
 from octavo.metadata.store.driver import Kind, Unchanged
 from octavo.metadata.store.leases import RENEWALS_PER_LEASE, LeaseKeeper
-from octavo.metadata.store.values import Version
+from octavo.metadata.store.values import LeaseEnd, Version
 from octavo.protocol.errors import MetadataUnavailableError
 from support.waiting import eventually
 
@@ -212,9 +213,9 @@ async def test_a_lease_that_was_not_renewed_says_how_late_and_whether_the_store_
     assert stood_still.loss is None
     now += 13.0
     late = "the lease of 10 s was not renewed for 13.0 s: was the event loop blocked, or the process stopped?"
-    assert stood_still.loss == (late, True), "by its own clock"
+    assert stood_still.loss == LeaseEnd(late, ran_out=True), "by its own clock"
     await keeper.renew()
-    assert stood_still.loss == (late, True)
+    assert stood_still.loss == LeaseEnd(late, ran_out=True)
 
     unanswered = await keeper.acquire(Kind.LOCK, "b", b"", take_over=False)
     assert unanswered is not None
@@ -231,19 +232,19 @@ async def test_a_lease_that_was_not_renewed_says_how_late_and_whether_the_store_
     assert ended is not None
     server.end_session(ended.session)
     await keeper.renew()
-    assert ended.loss == ("the metadata store has ended its session", True)
+    assert ended.loss == LeaseEnd("the metadata store has ended its session", ran_out=True)
 
     taken = await keeper.acquire(Kind.LOCK, "d", b"", take_over=False)
     assert taken is not None
     server.delete(Kind.LOCK, "d", expected=None, session=taken.session)
     await keeper.renew()
-    assert taken.loss == ("another process has taken it, or it was deleted by hand", False)
+    assert taken.loss == LeaseEnd("another process has taken it, or it was deleted by hand")
 
     released = await keeper.acquire(Kind.LOCK, "e", b"", take_over=False)
     assert released is not None
     await released.release()
     now += 2 * LEASE_SECONDS
-    assert released.loss == ("it was released", False)
+    assert released.loss == LeaseEnd("it was released")
     await keeper.close()
 
 
@@ -264,4 +265,30 @@ async def test_a_lease_counts_from_when_it_was_asked_for() -> None:
     assert lease is not None
     await keeper.renew()
     assert lease.remaining_seconds == LEASE_SECONDS - 3.0
+    await keeper.close()
+
+
+async def test_a_renewal_whose_answer_came_in_a_long_turn_counts() -> None:
+    """A turn of a busy loop takes longer than a renewal may: what came in it is not taken for silence."""
+    loop = asyncio.get_running_loop()
+
+    class Busy(MemoryRecordStore):
+        async def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+            answered = loop.create_future()
+            loop.call_soon(self._take_long, answered)
+            await answered
+            return await super().renew_session(session, lease_seconds)
+
+        @staticmethod
+        def _take_long(answered: asyncio.Future[None]) -> None:
+            until = time.monotonic() + 2 * 0.3 / RENEWALS_PER_LEASE
+            while time.monotonic() < until:
+                pass
+            answered.set_result(None)
+
+    keeper = LeaseKeeper(Busy(MemoryServer()), 0.3, lambda: 0.0, lambda: "session")
+    lease = await keeper.acquire(Kind.LOCK, "a", b"", take_over=False)
+    assert lease is not None
+    await keeper.renew()
+    assert keeper.answered
     await keeper.close()

@@ -4,7 +4,13 @@ import asyncio
 
 import pytest
 from octavo.metadata.store.watch import WatchHub
-from octavo.protocol.errors import ClientClosedError, InternalError, MetadataError, MetadataUnavailableError
+from octavo.protocol.errors import (
+    ClientClosedError,
+    InternalError,
+    MetadataError,
+    MetadataUnavailableError,
+    OctavoError,
+)
 
 
 class Source:
@@ -146,3 +152,114 @@ async def test_watch_is_entered_once_and_before_it_is_used(hub: WatchHub, source
     async with watch:
         with pytest.raises(RuntimeError, match="once"):
             await watch.__aenter__()
+
+
+class Told:
+    """What a watch that was begun has called back with."""
+
+    def __init__(self) -> None:
+        self.values: list[int | None] = []
+        self.ends: list[OctavoError] = []
+        self.refuses: type[Exception] | None = None
+
+    def value(self, value: int | None) -> None:
+        if self.refuses is not None:
+            raise self.refuses("not wanted")
+        self.values.append(value)
+
+    def end(self, error: OctavoError) -> None:
+        self.ends.append(error)
+
+
+async def test_watch_that_was_begun_calls_back_with_the_first_value_and_each_change(
+    hub: WatchHub, source: Source, watching: list[bool]
+) -> None:
+    told = Told()
+    watch = hub.watch("k", source.load).begin(told.value, told.end)
+    assert told.values == []
+    await turns()
+    source.value = 1
+    hub.changed_one("k")
+    await turns()
+    hub.changed_one("k")  # nothing has changed
+    await turns()
+    assert told.values == [0, 1]
+    watch.stop()
+    source.value = 2
+    hub.changed_one("k")
+    await turns()
+    assert (told.values, told.ends, watching) == ([0, 1], [], [True, False])
+    await hub.close()
+
+
+async def test_first_value_of_a_watch_that_was_begun_is_from_a_load_begun_after_that(
+    hub: WatchHub, source: Source
+) -> None:
+    async with hub.watch("k", source.load) as other:
+        await anext(other)
+        source.gate.clear()
+        hub.changed_one("k")
+        await turns()
+        source.value = 1
+        told = Told()
+        hub.watch("k", source.load).begin(told.value, told.end)
+        source.gate.set()
+        await turns(10)
+        assert told.values == [1]
+    await hub.close()
+
+
+@pytest.mark.parametrize("refusal", [MetadataError, ValueError])
+async def test_error_of_what_is_called_back_ends_the_watch_and_no_other(
+    hub: WatchHub, source: Source, refusal: type[Exception]
+) -> None:
+    told, other = Told(), Told()
+    told.refuses = refusal
+    hub.watch("k", source.load).begin(told.value, told.end)
+    hub.watch("k", source.load).begin(other.value, other.end)
+    await turns()
+    source.value = 1
+    hub.changed_one("k")
+    await turns()
+    assert [type(error) for error in told.ends] == [MetadataError if refusal is MetadataError else InternalError]
+    assert (other.values, other.ends) == ([0, 1], [])
+    await hub.close()
+    await turns()
+    assert [type(error) for error in other.ends] == [ClientClosedError]
+    assert len(told.ends) == 1
+
+
+async def test_watch_begun_on_a_closed_hub_is_told_so(hub: WatchHub, source: Source) -> None:
+    await hub.close()
+    told = Told()
+    hub.watch("k", source.load).begin(told.value, told.end)
+    assert told.ends == []
+    await turns()
+    assert [type(error) for error in told.ends] == [ClientClosedError]
+
+
+async def test_watch_stopped_before_it_is_told_hears_nothing(hub: WatchHub, source: Source) -> None:
+    told = Told()
+    watch = hub.watch("k", source.load).begin(told.value, told.end)
+    hub.watch("k", source.load).begin(lambda _value: watch.stop(), told.end)
+    other = Told()
+    hub.watch("k", source.load).begin(other.value, other.end)
+    source.gate.clear()
+    await turns()
+    watch.stop()
+    source.gate.set()
+    await turns()
+    assert (told.values, other.values) == ([], [0])
+    await hub.close()
+
+
+async def test_closing_waits_for_loads_of_watches_that_were_stopped(hub: WatchHub, source: Source) -> None:
+    source.gate.clear()
+    before = asyncio.all_tasks()
+    told = Told()
+    watch = hub.watch("k", source.load).begin(told.value, told.end)
+    await turns()
+    assert asyncio.all_tasks() - before
+    watch.stop()
+    await hub.close()
+    assert not asyncio.all_tasks() - before

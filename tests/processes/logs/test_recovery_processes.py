@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from support.clusters.secrets import write_secret
 from support.commands.processes import OCTAVO, Up, environment
+from support.metadata.interposed_store import SilentWatch
 from support.programs.writing_process import FENCED, payload_of
 from support.tcp_proxy import TcpProxy
 from support.waiting import WAIT_SECONDS, eventually, wait_until
@@ -242,15 +243,9 @@ class PartitionedStore:
             if (address := self._addresses.get(bookie_id)) is not None
         }
 
-    @contextlib.asynccontextmanager
-    async def watch_ledger(self, _ledger_id: LedgerId) -> AsyncIterator[AsyncIterator[None]]:
+    def watch_ledger(self, _ledger_id: LedgerId) -> SilentWatch:
         """A watch that never reports anything."""
-
-        async def silence() -> AsyncIterator[None]:
-            await asyncio.get_running_loop().create_future()
-            yield None
-
-        yield silence()
+        return SilentWatch()
 
     async def compare_and_set_ledger(self, metadata: LedgerMetadata, version: Any) -> Any:
         """As the store does, when it can be reached."""

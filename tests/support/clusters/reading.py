@@ -1,6 +1,5 @@
 """A cluster of fake bookies with ledgers put there by hand, for tests of readers that want no writer."""
 
-import asyncio
 import contextlib
 import itertools
 import random
@@ -28,6 +27,7 @@ from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.quorums import Quorums
 from support.clusters.fake_bookie import FakeBookie, registered_bookies
+from support.metadata.interposed_store import SilentWatch
 from support.metadata.memory_stores import memory_uri
 
 QUICK = ClientOptions(
@@ -113,15 +113,9 @@ class TroubledStore:
             raise MetadataUnavailableError("the metadata store does not answer")
         return await self._store.read_ledger(ledger_id)
 
-    @contextlib.asynccontextmanager
-    async def watch_ledger(self, _ledger_id: LedgerId) -> AsyncIterator[AsyncIterator[None]]:
+    def watch_ledger(self, _ledger_id: LedgerId) -> SilentWatch:
         """A watch that never reports anything."""
-
-        async def nothing() -> AsyncIterator[None]:
-            await asyncio.Event().wait()
-            yield None
-
-        yield nothing()
+        return SilentWatch()
 
 
 def lots() -> Callable[[], float]:

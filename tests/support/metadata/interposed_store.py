@@ -1,12 +1,49 @@
 """A metadata store between a test's client and the real one: single methods of it behave as the test says."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, Self, cast
 
 from octavo.metadata import MetadataStore
-from octavo.protocol.errors import MetadataUnavailableError
+from octavo.protocol.errors import MetadataUnavailableError, OctavoError
+
+
+class SilentWatch:
+    """A watch that never reports anything, not even the value of now."""
+
+    def begin(self, _on_value: object, on_end: Callable[[OctavoError], object]) -> Self:
+        """Begin to say nothing."""
+        return self
+
+    def stop(self) -> None:
+        """Go on saying nothing."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        """Nothing to end."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> None:
+        await asyncio.Event().wait()
+
+
+class FailingWatch(SilentWatch):
+    """A watch that ends with an error before it has reported anything."""
+
+    def __init__(self, error: OctavoError) -> None:
+        self._error = error
+
+    def begin(self, _on_value: object, on_end: Callable[[OctavoError], object]) -> Self:
+        """Begin, and end."""
+        asyncio.get_running_loop().call_soon(on_end, self._error)
+        return self
+
+    async def __anext__(self) -> None:
+        raise self._error
 
 
 class InterposedStore:
@@ -45,15 +82,7 @@ class InterposedStore:
     def silence(self, watch: str) -> None:
         """Let watches of this kind report nothing, not even the value of now."""
 
-        @contextlib.asynccontextmanager
-        async def silent(*_arguments: object) -> AsyncIterator[AsyncIterator[Any]]:
-            async def nothing() -> AsyncIterator[Any]:
-                await asyncio.Event().wait()
-                yield None
-
-            yield nothing()
-
-        self.interpose(watch, silent)
+        self.interpose(watch, lambda *_arguments: SilentWatch())
 
     def restore(self) -> None:
         """Pass everything on again."""

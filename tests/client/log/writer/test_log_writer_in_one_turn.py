@@ -95,14 +95,11 @@ class Lead:
         self.segments = [Segment(0, 0)]
         self.active = self.segments[0]
         self.questions: list[asyncio.Future[None]] = []
-        self.upkeep = SimpleNamespace(wait=self._for_ever)
+        self.upkeep = SimpleNamespace(on_wanted=lambda _begin: None)
         self.began = asyncio.Event()
         """Set when a roll has begun a segment, before the writer hears of it."""
         self.ends_at: int | None = None
         """Where a heal says that the log ends, in place of where it does."""
-
-    async def _for_ever(self, *_arguments: object) -> None:
-        await asyncio.Event().wait()
 
     async def _answer(self) -> None:
         question: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -160,8 +157,8 @@ class Lead:
     def lacking_copies(self) -> None:
         """Nothing."""
 
-    async def watch(self, on_end: object) -> None:
-        await self._for_ever(on_end)
+    def begin_watching(self, _on_end: object, _on_failure: object) -> SimpleNamespace:
+        return SimpleNamespace(stop=lambda: None)
 
     async def abandon(self) -> None:
         """Nothing is left to do."""
@@ -174,9 +171,18 @@ class Lock:
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
+        self.tell: Callable[[], object]
 
     async def wait_lost(self) -> None:
         await self.lost.wait()
+
+    def when_lost(self, act: Callable[[], object]) -> None:
+        self.tell = act
+
+    def lose(self) -> None:
+        if not self.lost.is_set():
+            self.lost.set()
+            self.tell()
 
     async def release(self) -> None:
         """It is given back."""
@@ -219,7 +225,7 @@ class Scene:
             case "fail":
                 self.lead.active.fail()
             case "lose":
-                self.lock.lost.set()
+                self.lock.lose()
             case "cancel":
                 self.adds["a"][1].cancel()
             case _:
