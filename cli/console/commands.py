@@ -35,7 +35,7 @@ async def console(
         ),
     ] = None,
     entries: Annotated[
-        bool, typer.Option("--entries", help="Show entries of logs, too. Whoever has the token can read them.")
+        bool, typer.Option("--entries", help="Show entries of logs, too. All who have the token can read them.")
     ] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="Offer no changes such as draining a bookie.")] = False,
 ) -> None:

@@ -68,7 +68,7 @@ export async function entriesPage(state, again, name) {
   const title = [h("h1", {}, "Entries of ", h("a", { href: `#/logs/${encodeURIComponent(name)}` }, name))];
   if (!state.entries) {
     return [...title, h("p", {}, "This console shows no entries. Start it with ", h("code", {}, "octavo console --entries"),
-      "; then everybody who has its address with the token can read the logs that have no password.")];
+      "; then all who have its address with the token can read the logs that have no password.")];
   }
   if (asked?.name !== name) asked = { ...nothing, name };
   const request = `/api/logs/${encodeURIComponent(name)}/entries${query({ first: asked.first, last: asked.last, at: asked.at, contains: asked.contains, count: COUNT })}`;
