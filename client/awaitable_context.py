@@ -11,6 +11,13 @@ class Opening[T: Closable]:
     """A client, writer or reader about to be opened.
 
     ``thing = await opening``, or ``async with opening as thing``. It is used once.
+
+    Examples:
+        >>> log = await client.create_log("payments")
+        >>> await log.close()
+        >>> async with client.open_log("payments") as log:
+        ...     log.end
+        0
     """
 
     def __init__(self, open_thing: Callable[[], Coroutine[Any, Any, T]], call: str) -> None:

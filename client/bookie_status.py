@@ -20,7 +20,12 @@ _DETAILS_AT_ONCE_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class BookieStatus:
-    """A bookie as the cluster knows it."""
+    """A bookie as the cluster knows it.
+
+    Examples:
+        >>> [bookie.state.value for bookie in await client.bookies()]
+        ['writable', 'writable', 'writable']
+    """
 
     bookie_id: BookieId
     address: str

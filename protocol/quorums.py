@@ -29,7 +29,12 @@ def quorums_of(ensemble_size: int, write_quorum: int, ack_quorum: int) -> "Quoru
 class Quorums:
     """E, Qw and Qa of a ledger, checked, with the questions that depend on them alone.
 
-    Raises :class:`InvalidArgumentError` unless ``E_MAX >= E >= Qw >= Qa >= 1``.
+    Examples:
+        >>> octavo.Quorums(5, 3, 2).write_quorum
+        3
+
+    Raises:
+        InvalidArgumentError: ``E_MAX >= E >= Qw >= Qa >= 1`` does not hold.
     """
 
     ensemble_size: int

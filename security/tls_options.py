@@ -24,6 +24,10 @@ class Tls:
     addresses may change. ``registered_only`` is for the bookies themselves, while their cluster changes to TLS: TLS is
     spoken with the bookies that are registered with it.
 
+    Examples:
+        >>> octavo.Tls(ca="ca.pem", certificate="client.pem", key="client.key").verify
+        'host'
+
     Raises:
         InvalidArgumentError: A key is given without a certificate, or the other way round.
     """

@@ -62,10 +62,10 @@ class Leading:
         try:
             known = await self._read_keys(writer.end)
         except BaseException:
-            await writer.abandon()
+            await writer._abandon()
             raise
         if known is not None:
-            writer.know_keys(known)
+            writer._know_keys(known)
         self.own.made(writer)
         self._on_writer(writer)
         return writer

@@ -109,7 +109,7 @@ class Log(LogQuestions, Closable):
         state = "closed" if self.closed else f"positions {self.first_position} to {self.end}"
         return f"<octavo.Log {self.name}, {state}>"
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         """Find out how far the log can be read. Used only inside this package, once, before anything else.
 
         Where no bookie of an open segment answers, the end is that of the segments before.

@@ -98,12 +98,12 @@ class Logs:
         failures: list[OctavoError] = []
         writers, handles = list(self._writers), list(self._handles)
         for closings in (
-            [one.close_with_client for one in writers],
+            [one._close_with_client for one in writers],
             [self._cursors.flush_left, *(one.close for one in handles)],
         ):
             results = await asyncio.gather(*(close() for close in closings), return_exceptions=True)
             # Those whose entries lack copies that they require: the next leader's takeover records what is missing.
-            await asyncio.gather(*(one.abandon() for one in writers if not one.closed))
+            await asyncio.gather(*(one._abandon() for one in writers if not one.closed))
             for result in results:
                 if isinstance(result, OctavoError):
                     failures.append(result)
@@ -125,7 +125,7 @@ class Logs:
             on_writer_closed=lambda writer: self._writers.pop(writer, None),
         )
         self._handles[log] = None
-        await log.start()
+        await log._start()
         log._warns_if_unclosed = self._warns_if_unclosed()
         return log
 

@@ -100,11 +100,13 @@ class Sources:
 
 
 GROUPS = {
-    "Connecting": ("connect", "Client"),
-    "Logs": ("Log", "LogWriter", "Cursor", "LogEntry", "Gap", "Retention"),
-    "Ledgers": ("LedgerWriter", "ExplicitIdWriter", "LedgerReader", "Entry", "EntryBatch", "Digest", "Opening"),
+    "Connecting": ("connect", "Client", "ClientOptions", "Tls", "Opening"),
+    "Logs": ("Log", "LogWriter", "LogEntry", "Cursor", "Gap", "Retention", "KeyWindow"),
+    "Looking at logs": ("LogStatus", "SegmentStatus", "CursorState", "LogExtent", "LogStatistics"),
+    "Looking at a cluster": ("BookieStatus", "BookieState", "ClientStatistics", "ConnectionStatistics"),
+    "Ledgers": ("LedgerWriter", "ExplicitIdWriter", "LedgerReader", "Entry", "EntryBatch", "Digest", "Quorums"),
 }
-"""Names that stand together on the page about Python; the other classes follow."""
+"""Names that stand together on the page about Python, in the order of a user's day; the other classes follow."""
 
 MADE_BY_OTHERS = {"Client", "Log", "LogWriter", "Cursor", "LedgerWriter", "ExplicitIdWriter", "LedgerReader", "Opening"}
 """Classes that users do not make themselves: their arguments are not shown."""

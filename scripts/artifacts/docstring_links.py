@@ -50,6 +50,10 @@ class DocstringLinks(griffe.Extension):
                 cls.del_member(name)
 
     def _link(self, target: str, owner: Any) -> str:
+        # `octavo.client.log.log.Log.lead` is the public `Log.lead`, if that is where the name lives.
+        for public, home in self._places.items():
+            if target == home or target.startswith(f"{home}."):
+                target = public + target.removeprefix(home)
         name, _, member = target.partition(".")
         if name in self._places:
             place = self._places[name]

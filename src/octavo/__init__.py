@@ -1,8 +1,20 @@
 """Octavo: a replicated, append-only log store for asyncio Python.
 
+A log is an endless sequence of entries under one name, which one client at a time leads and adds to:
+
     async with octavo.connect("sqlite:///octavo-data/metadata.db") as client:
         async with client.create_log("orders") as log, log.lead() as writer:
             position = await writer.add(b"payload")
+
+Other clients read it, and follow it while it grows:
+
+    async with client.open_log("orders") as log:
+        async for entry in log.follow():
+            print(entry.position, entry.payload)
+
+In the order of a day's work: ``connect`` gives a ``Client``, which creates and opens a ``Log``. ``log.lead()`` gives a
+``LogWriter``, ``log.cursor(name)`` a ``Cursor``. Entries come as ``LogEntry``; every error is an ``OctavoError``.
+``octavo.testing`` has a cluster for the tests of programs.
 
 This is the public face: what is not named here is not promised. Names are loaded when first used, so that importing the
 package is quick and a bookie does not load the client.
@@ -20,9 +32,11 @@ if TYPE_CHECKING:
     from octavo.client.connect import connect
     from octavo.client.log.cursors.cursors import Cursor
     from octavo.client.log.documents.chain import Retention
+    from octavo.client.log.documents.cursors import CursorState
     from octavo.client.log.documents.key_window import KeyWindow
     from octavo.client.log.log import Log
-    from octavo.client.log.seam.entries import Gap, LogEntry
+    from octavo.client.log.seam.entries import Gap, LogEntry, LogExtent
+    from octavo.client.log.seam.status import LogStatus, SegmentStatus
     from octavo.client.log.writer.writer import LogWriter
     from octavo.client.options import ClientOptions, ConnectOptions
     from octavo.client.read.reader import EntryBatch, LedgerReader
@@ -89,6 +103,7 @@ if TYPE_CHECKING:
         WouldBlock,
         WrongClusterError,
     )
+    from octavo.protocol.quorums import Quorums
     from octavo.security.tls_options import Tls
 
     from octavo import metrics
@@ -111,6 +126,7 @@ __all__ = [
     "ConnectionStatistics",
     "Cursor",
     "CursorDeletedError",
+    "CursorState",
     "DataLossError",
     "Digest",
     "DigestMismatchError",
@@ -140,8 +156,10 @@ __all__ = [
     "LogDamagedError",
     "LogEntry",
     "LogExistsError",
+    "LogExtent",
     "LogSealedError",
     "LogStatistics",
+    "LogStatus",
     "LogWriter",
     "LogWriterStatistics",
     "MetadataConflictError",
@@ -158,10 +176,12 @@ __all__ = [
     "PositionMismatchError",
     "ProtocolError",
     "QuorumLostError",
+    "Quorums",
     "ReaderStatistics",
     "ReplicaAnswer",
     "ReplicationStatistics",
     "Retention",
+    "SegmentStatus",
     "TasksCancelledError",
     "TermOverError",
     "Tls",
@@ -187,6 +207,7 @@ _HOMES = {
     "ConnectOptions": "octavo.client.options",
     "ConnectionStatistics": "octavo.client.statistics.clients",
     "Cursor": "octavo.client.log.cursors.cursors",
+    "CursorState": "octavo.client.log.documents.cursors",
     "DataLossError": "octavo.pipeline.base.errors",
     "Digest": "octavo.protocol.entries",
     "Entry": "octavo.protocol.entries",
@@ -202,14 +223,18 @@ _HOMES = {
     "LedgerWriterStatistics": "octavo.client.statistics.writers",
     "Log": "octavo.client.log.log",
     "LogEntry": "octavo.client.log.seam.entries",
+    "LogExtent": "octavo.client.log.seam.entries",
     "LogStatistics": "octavo.client.statistics.logs",
+    "LogStatus": "octavo.client.log.seam.status",
     "LogWriter": "octavo.client.log.writer.writer",
     "LogWriterStatistics": "octavo.client.statistics.writers",
     "Opening": "octavo.client.awaitable_context",
+    "Quorums": "octavo.protocol.quorums",
     "ReaderStatistics": "octavo.client.statistics.readers",
     "ReplicaAnswer": "octavo.client.read.replica_read",
     "ReplicationStatistics": "octavo.client.statistics.writers",
     "Retention": "octavo.client.log.documents.chain",
+    "SegmentStatus": "octavo.client.log.seam.status",
     "Tls": "octavo.security.tls_options",
     "connect": "octavo.client.connect",
 }

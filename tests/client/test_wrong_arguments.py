@@ -41,6 +41,7 @@ WRONG: Mapping[str, tuple[object, ...]] = {
     "datetime": (None, 5, "2026-01-01", datetime(2026, 1, 1)),  # noqa: DTZ001
     "OctavoError": (None, 5, ValueError("x")),
     "Random | None": (5, "text"),
+    "KeyWindow | None": (5, "text", (10, 20)),
     "Callable": (5, "text"),
 }
 """The annotation of a parameter -> values that are wrong for it."""
@@ -138,6 +139,7 @@ async def faces() -> AsyncIterator[dict[str, tuple[Any, dict[str, dict[str, obje
                         "give_up": {"ledger_id": ledger_id},
                         "set_retention": {"retention": octavo.Retention()},
                         "cursor": {"name": "one"},
+                        "position_of": {"key": "one"},
                         "outcome": {"error": error},
                         "added": {"error": error},
                     },

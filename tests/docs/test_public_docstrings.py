@@ -136,6 +136,40 @@ def test_every_method_that_users_call_is_called_in_an_example(name: str) -> None
     assert method in names_called(examples)
 
 
+RETURNED = {
+    "Log": ("status", "cursors", "extents", "statistics", "read", "lead", "cursor"),
+    "LogWriter": ("statistics",),
+    "Client": ("statistics", "bookies", "create_log", "create_ledger", "open_ledger"),
+}
+"""Methods whose results users look at."""
+
+
+@pytest.mark.parametrize("method", [f"{name}.{method}" for name, methods in RETURNED.items() for method in methods])
+def test_everything_that_users_look_at_is_exported_and_has_an_example(method: str) -> None:
+    returned = str(DOCUMENTED[method].__annotations__["return"])
+    kinds = {word for word in re.findall(r"\b[A-Z]\w+", returned) if word not in {"LedgerId", "Union"}}
+    assert kinds
+    assert kinds <= set(octavo.__all__), kinds
+    for kind in kinds:
+        assert examples_in(docstring_of(getattr(octavo, kind))), kind
+
+
+@pytest.mark.parametrize("name", USED)
+def test_what_is_internal_is_not_shown_beside_what_users_call(name: str) -> None:
+    public = {member: value for member, value in DOCUMENTED.items() if member.startswith(f"{name}.")}
+    internal = [member for member, value in public.items() if INTERNAL in docstring_of(value)]
+    assert internal == (["LogWriter.check_usable"] if name == "LogWriter" else [])
+
+
+def test_the_help_of_the_package_begins_with_a_log() -> None:
+    shown = docstring_of(octavo)
+    assert shown.index("create_log") < shown.index("LogWriter") < shown.index("not named here")
+
+
+def test_the_event_of_a_lost_lead_is_in_the_help() -> None:
+    assert "no longer leads" in docstring_of(octavo.LogWriter.lost)
+
+
 def test_the_public_names_are_found() -> None:
     assert {"connect", "Client", "Client.create_log", "Log.lead", "LogWriter.add", "MetadataStore.lock"} <= set(
         DOCUMENTED

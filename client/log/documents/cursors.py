@@ -18,7 +18,15 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """A cursor as it is stored."""
+    """A cursor as it is stored.
+
+    Examples:
+        >>> cursor = await log.cursor("billing")
+        >>> await cursor.advance(2)
+        >>> await cursor.flush()
+        >>> (await log.cursors())["billing"].position
+        2
+    """
 
     position: int
     """The first position that the consumer has not handled."""
@@ -31,7 +39,7 @@ class CursorState:
         return EPOCH + timedelta(milliseconds=self.touched_at_ms)
 
     def raised_to(self, other: "CursorState") -> "CursorState":
-        """The state once both were asked for: neither number ever falls (rule P11)."""
+        """The state once both were asked for: neither number falls (rule P11). Used only inside this package."""
         return CursorState(max(self.position, other.position), max(self.touched_at_ms, other.touched_at_ms))
 
 

@@ -8,7 +8,13 @@ from octavo.protocol.ids import EntryId, LedgerId
 
 
 class LogEntry(NamedTuple):
-    """One entry of a log."""
+    """One entry of a log.
+
+    Examples:
+        >>> (entry,) = await log.read(1, 1)
+        >>> entry.position, entry.payload, entry.term, entry.key
+        (1, b'second', 1, None)
+    """
 
     position: int
     payload: bytes
@@ -28,7 +34,13 @@ class LogEntry(NamedTuple):
 
 
 class LogExtent(NamedTuple):
-    """Neighbouring positions of a log that are in one ledger."""
+    """Neighbouring positions of a log that are in one ledger.
+
+    Examples:
+        >>> (extent,) = await log.extents(0, 2)
+        >>> extent.first, extent.last
+        (0, 2)
+    """
 
     ledger_id: LedgerId
     base: int
@@ -39,7 +51,15 @@ class LogExtent(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Positions that a follower cannot have: they were truncated, or given up by an operator. Both are inclusive."""
+    """Positions that a follower cannot have: they were truncated, or given up by an operator. Both are inclusive.
+
+    Examples:
+        >>> await log.truncate(2)
+        >>> async for item in log.follow(0, on_truncated="skip"):
+        ...     print(item)
+        ...     break
+        Gap(first=0, last=1)
+    """
 
     first: int
     last: int

@@ -9,7 +9,13 @@ from octavo.protocol.quorums import Quorums
 
 
 class SegmentStatus(NamedTuple):
-    """One segment, for people."""
+    """One segment, for people.
+
+    Examples:
+        >>> (segment,) = (await log.status()).segments
+        >>> segment.first_position, segment.entries, segment.term
+        (0, 3, 1)
+    """
 
     ledger_id: LedgerId
     first_position: int | None
@@ -27,7 +33,13 @@ class SegmentStatus(NamedTuple):
 
 
 class LogStatus(NamedTuple):
-    """The status of a log, for people and their tools."""
+    """The status of a log, for people and their tools.
+
+    Examples:
+        >>> status = await log.status()
+        >>> status.layout, status.end, status.leader, status.sealed
+        ('stream', 3, None, False)
+    """
 
     name: str
     log_id: str

@@ -365,7 +365,7 @@ class Leader:
         await result_of(closing, f"closing log {self.name}")
 
     async def close_with_client(self) -> None:
-        """As :meth:`LogWriter.close_with_client`."""
+        """As :meth:`LogWriter._close_with_client`."""
         if self._has_waited_for_copies and self._closing is None and self.life is Life.WRITING:
             lacking = self._lead.lacking_copies()
             if lacking is not None:
@@ -413,7 +413,7 @@ class Leader:
                 await self._lead.rest(deadline - self._loop.time())
 
     async def make_way(self) -> None:
-        """As :meth:`LogWriter.make_way`."""
+        """As :meth:`LogWriter._make_way`."""
         if self._lease is None or self._closing is not None:
             return  # it holds no lock, or gives it back by itself
         if not self.loss.event.is_set():
@@ -426,7 +426,7 @@ class Leader:
                 await self._lease.release()
 
     async def abandon(self) -> None:
-        """As :meth:`LogWriter.abandon`."""
+        """As :meth:`LogWriter._abandon`."""
         self._closing = self._loop.create_task(self._abandon(), name=f"octavo closing of log {self.name}")
         await result_of(self._closing, f"closing log {self.name}")
 

@@ -52,7 +52,7 @@ class OwnWriters:
         self._is_waiting = True
         try:
             for writer in list(self._writers):
-                await writer.make_way()
+                await writer._make_way()
             yield
         finally:
             self._is_waiting = False

@@ -46,9 +46,6 @@ class LogWriter(Closable):
         self._access = access
         self._keyed: KeyedAdds | None = None
         """None: entries of the log have no keys."""
-        self.lost = leader.loss.event
-        """Set once this client no longer leads: stop whatever else you do as the leader. :attr:`lost_reason` says
-        why."""
 
     def __repr__(self) -> str:
         leader = self._leader
@@ -75,6 +72,14 @@ class LogWriter(Closable):
         return self._front.acknowledged_stop
 
     @property
+    def lost(self) -> asyncio.Event:
+        """Set once this client no longer leads: stop whatever else you do as the leader.
+
+        :attr:`lost_reason` says why.
+        """
+        return self._leader.loss.event
+
+    @property
     def lost_reason(self) -> str | None:
         """Why this client lost the lead, in words; None while it leads, and where the program has closed the writer."""
         return self._leader.loss.reason
@@ -94,7 +99,7 @@ class LogWriter(Closable):
         check_loop(self._front.loop)
         return self._leader.statistics()
 
-    def know_keys(self, known: KnownKeys) -> None:
+    def _know_keys(self, known: KnownKeys) -> None:
         """Entries have keys, and these are known below the first add. Used only inside this package."""
         self._keyed = KeyedAdds(known, self._front, self._access.clock_ms)
         self._front.leave_short_way()
@@ -247,7 +252,7 @@ class LogWriter(Closable):
         check_loop(self._front.loop)
         await self._leader.close()
 
-    async def close_with_client(self) -> None:
+    async def _close_with_client(self) -> None:
         """As :meth:`close`, without waiting again for copies that the last call has waited for.
 
         The closing client has nothing else to offer. Used only inside this package.
@@ -255,10 +260,10 @@ class LogWriter(Closable):
         check_loop(self._front.loop)
         await self._leader.close_with_client()
 
-    async def make_way(self) -> None:
+    async def _make_way(self) -> None:
         """Give the lock back for another lead of the handle, unless this one leads. Used only inside this package."""
         await self._leader.make_way()
 
-    async def abandon(self) -> None:
+    async def _abandon(self) -> None:
         """Give the lead back, and leave the log as a crash would. Used only inside this package."""
         await self._leader.abandon()

@@ -54,4 +54,4 @@ async def test_a_fragment_that_has_no_end_yet_is_shown(logs: LogCluster) -> None
     await logs.end_segment_by_hand(await logs.client(), ledger_id)
     (segment,) = segments_of_stream(await logs.root())
     assert (segment.first_position, segment.entries) == (0, None)
-    await writer.abandon()
+    await writer._abandon()
