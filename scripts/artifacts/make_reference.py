@@ -19,9 +19,14 @@ from typing import Any
 import typer
 from octavo.bookie import config
 from octavo.cli.commands import command_line
+from octavo.client.log.documents.key_window import KEY_BYTES_MAX, WINDOW_ENTRIES_MAX
+from octavo.client.log.documents.names import CURSOR_CHARACTERS_MAX, NAME_CHARACTERS_MAX
 from octavo.client.option_guide import GUIDES, Use
 from octavo.client.options import ClientOptions
+from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
+from octavo.protocol import limits
 from octavo.protocol.errors import ERROR_CODES, OctavoError
+from octavo.protocol.ids import TERM_MAX
 
 import octavo
 
@@ -256,9 +261,71 @@ def errors_page() -> str:
     )
 
 
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def amount(number: int) -> str:
+    """A number as people read it: powers of two in KiB and MiB."""
+    for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+        if number >= size and number % size == 0:
+            return f"{number // size} {unit}"
+    return f"{number:,}"
+
+
+def limits_page() -> str:
+    sections = {
+        "Entries and keys": [
+            ("payload of an entry", amount(limits.ENTRY_PAYLOAD_BYTES_MAX), "cut larger ones, or store a reference"),
+            (
+                "payload with its key, and one byte",
+                amount(limits.ENTRY_PAYLOAD_BYTES_MAX),
+                "in logs created with `keys`",
+            ),
+            ("key of an entry", f"{KEY_BYTES_MAX} bytes in UTF-8", ""),
+            ("entries in the window of keys", f"{WINDOW_ENTRIES_MAX:,}", "a new leader reads the window"),
+        ],
+        "Logs": [
+            ("name of a log", f"{NAME_CHARACTERS_MAX} characters", "letters, digits, `._-`, and `/` between parts"),
+            ("name of a cursor", f"{CURSOR_CHARACTERS_MAX} characters", "as a log's"),
+            (
+                "cursors of a log",
+                f"what fits {amount(DOCUMENT_BYTES_MAX)}",
+                "all of a log are one document; some thousands",
+            ),
+            ("leaders at a time", "1", "others wait in `lead()`"),
+            ("positions", "2^63", "never used up: a million a second for 290,000 years"),
+            ("terms, one for each leader", f"{TERM_MAX:,}", "one each second for eight years"),
+        ],
+        "Copies": [
+            ("bookies of an ensemble", f"{limits.E_MAX}", "a log may use all of a cluster, one segment after another"),
+            ("bookies that may be lost", "Qa - 1", "of those of an entry, with every acknowledged entry kept"),
+        ],
+        "A client's defaults": [
+            ("adds of a writer under way", f"{ClientOptions().window_entries:,}", "`window_entries`; more wait"),
+            ("bytes of a writer under way", amount(ClientOptions().window_bytes), "`window_bytes`; more wait"),
+        ],
+        "What there is not": [
+            ("deleting or changing one entry", "", "truncate from the front, or retain less"),
+            ("transactions over several logs", "", "put what belongs together into one entry"),
+            ("order across logs", "", "positions and times are those of one log"),
+            ("ledgers or logs renamed", "", "create another, and copy"),
+        ],
+    }
+    text = (
+        f"{NOTE}# Limits\n\n"
+        "Everything that has a bound, or is not there. A value beyond a limit is refused with an error that\n"
+        "names it. [Sizing](../sizing.md) says what a host bears, [performance](../performance.md) what was\n"
+        "measured, [Kafka](../kafka.md) what the gateway leaves out.\n"
+    )
+    for title, rows in sections.items():
+        text += f"\n## {title}\n\n" + table(["of", "limit", "note"], [list(row) for row in rows])
+    return text
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "options.md": options_page,
+    "limits.md": limits_page,
     "commands.md": commands_page,
     "errors.md": errors_page,
 }
