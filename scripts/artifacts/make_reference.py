@@ -304,7 +304,7 @@ def limits_page() -> str:
             ("adds of a writer under way", f"{ClientOptions().window_entries:,}", "`window_entries`; more wait"),
             ("bytes of a writer under way", amount(ClientOptions().window_bytes), "`window_bytes`; more wait"),
         ],
-        "What there is not": [
+        "Not supported": [
             ("deleting or changing one entry", "", "truncate from the front, or retain less"),
             ("transactions over several logs", "", "put what belongs together into one entry"),
             ("order across logs", "", "positions and times are those of one log"),
