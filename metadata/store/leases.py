@@ -13,6 +13,7 @@ from typing import Final
 from octavo.metadata.cluster.registration import BookieRegistration, encode_registration
 from octavo.metadata.own_tasks import result_of, when_cancelled
 from octavo.metadata.store.driver import Kind, RecordStore, Unchanged
+from octavo.metadata.store.signal import Signal
 from octavo.metadata.store.values import LeaseEnd
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -46,7 +47,7 @@ class HeldLease:
         self._key = key
         self.session = session
         self._fencing_number = fencing_number
-        self._ended = asyncio.Event()
+        self._ended = Signal()
         self._sleeps = keeper.sleeps
         self._end: LeaseEnd | None = None
         self._when_lost: tuple[Callable[[], object], ...] = ()

@@ -29,6 +29,7 @@ from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
 from octavo.client.terms.pieces import piece_at
 from octavo.metadata.own_tasks import failure_of
+from octavo.metadata.store.signal import Signal
 from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.metadata.stream.pages import PageMissingError
@@ -77,7 +78,7 @@ class StreamView:
         self.layout = "stream"
         self.keys = document.keys
         self.changes = 0
-        self._changed = asyncio.Event()
+        self._changed = Signal()
         self._loop = asyncio.get_running_loop()
         calls = ViewCalls(self.check_open, self._part_at, self.take_root, self.saw_end, reach)
         self._readers = PieceReaders(access, document.name, document.ledger_id, password, calls)

@@ -36,6 +36,7 @@ from octavo.client.supervisor import Supervisor
 from octavo.client.write.core import DRAIN_SHARE
 from octavo.client.write.statistics import add_statistics
 from octavo.metadata.own_tasks import result_of
+from octavo.metadata.store.signal import Signal
 from octavo.protocol.errors import (
     ClientClosedError,
     DuplicateEntryError,
@@ -91,7 +92,7 @@ class Leader:
                 listen_to=self._listen_to, end=self._end, defect=self._defect,
             ),
         )  # fmt: skip
-        self._moved = asyncio.Event()
+        self._moved = Signal()
         """Set when the life moves on."""
         self.loss = LeadLoss(self.name, access.counts)
         self._supervisor = Supervisor(f"octavo writer of log {self.name}", self._defect)
