@@ -79,6 +79,14 @@ async def create(
     retain_seconds: RetainSecondsOption = None,
     retain_bytes: RetainBytesOption = None,
     retain_cursors: RetainCursorsOption = False,
+    keys: Annotated[
+        int | None,
+        typer.Option(
+            "--keys",
+            metavar="ENTRIES",
+            help="Entries may have keys, each of which is added once while fewer than ENTRIES entries follow it.",
+        ),
+    ] = None,
     digest: DigestOption = DigestName.CRC32C,
     password_file: PasswordFileOption = None,
     private: PrivateOption = False,
@@ -101,6 +109,7 @@ async def create(
             retention=octavo.Retention(retain_seconds, retain_bytes, retain_cursors),
             layout=layout.value,
             full_copies=full_copies.kind,
+            keys=None if keys is None else octavo.KeyWindow(keys),
         ) as log,
     ):
         log_id = log.log_id

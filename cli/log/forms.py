@@ -42,7 +42,8 @@ def entry_as_json(entry: "LogEntry") -> dict[str, Any]:
 
 
 def _facts(entry: "LogEntry") -> dict[str, Any]:
-    return {"position": entry.position, "term": entry.term, "sealed_at": entry.sealed_at.isoformat()}
+    facts = {"position": entry.position, "term": entry.term, "sealed_at": entry.sealed_at.isoformat()}
+    return facts if entry.key is None else {**facts, "key": entry.key}
 
 
 def _as_object(entry: "LogEntry", form: PayloadForm | None) -> bytes:

@@ -53,6 +53,13 @@ def test_a_size_is_told_in_its_largest_unit(size: float, words: str) -> None:
     assert size_in_words(size) == words
 
 
+def test_the_key_of_an_entry_is_one_of_its_facts() -> None:
+    entry = LogEntry(7, b"text", 3, 0, LedgerId(1), EntryId(7), "order-17")
+    line = format_of(None, as_json=True)(entry)
+    assert json.loads(line)["key"] == "order-17"
+    assert format_of(None, as_json=False)(entry) == b"text\n"
+
+
 def written(payload: bytes, form: PayloadForm | None, *, as_json: bool = False) -> bytes:
     return format_of(form, as_json=as_json)(LogEntry(7, payload, 3, 0, LedgerId(1), EntryId(7)))
 

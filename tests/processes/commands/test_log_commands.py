@@ -196,6 +196,13 @@ def test_create_list_show_and_delete(cluster: Up) -> None:
     cluster.run("ledger", "show", ledger_id).failed_with_one_line(1, str(ledger_id))
 
 
+def test_a_log_with_keys_is_created_added_to_and_read(cluster: Up) -> None:
+    cluster.run("log", "create", "shop/bills", "--keys", 0).failed_with_one_line(2, "entries must be")
+    assert cluster.run("log", "create", "shop/bills", "--keys", 100).status == 0
+    assert cluster.run("log", "append", "shop/bills", stdin=b"a\nb\n").status == 0
+    assert cluster.run("log", "read", "shop/bills").stdout == b"a\nb\n"
+
+
 @pytest.mark.parametrize("name", ["", "a/../b"])
 def test_a_bad_name_is_bad_usage(cluster: Up, name: str) -> None:
     cluster.run("log", "create", name).failed_with_one_line(2, "is not the name of a log")
