@@ -2,13 +2,12 @@
 
 # ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
 
-import asyncio
 import ipaddress
 from typing import Annotated
 
 import typer
 from octavo.cli.output import print_json, print_line
-from octavo.cli.session import NOTICE_SECONDS, CommandError, Session, command, print_error
+from octavo.cli.session import CommandError, Session, command
 from octavo.protocol.errors import InvalidArgumentError
 
 
@@ -46,8 +45,8 @@ async def gateway(
 ) -> None:
     """Serve clients that speak Kafka's protocol.
 
-    One gateway at a time serves a cluster; another one waits until it ends. There is no access control yet, so a
-    gateway listens on a loopback address only. Ctrl-C ends it.
+    Any number of gateways serve a cluster; each leads its share of the partitions, and the others take them over when
+    it ends. There is no access control yet, so a gateway listens on a loopback address only. Ctrl-C ends it.
     """
     from octavo.gateway.gateway import GatewaySettings  # noqa: PLC0415 - `octavo --help` needs no gateway
 
@@ -60,12 +59,8 @@ async def gateway(
     )  # fmt: skip
     from octavo.gateway.serving import serving  # noqa: PLC0415
 
-    waiting = asyncio.get_running_loop().call_later(
-        NOTICE_SECONDS, print_error, "waiting for another gateway of this cluster to end"
-    )
     try:
         async with serving(session.metadata_uri, settings) as running:
-            waiting.cancel()
             address = f"{host}:{running.port}"
             if session.as_json:
                 print_json({"event": "ready", "address": address})
@@ -73,9 +68,8 @@ async def gateway(
                 print_line(f"Kafka clients connect to {address}")
             await running.wait_lost()
     except OSError as error:
-        waiting.cancel()
         raise CommandError(f"cannot listen on {listen}: {error.strerror or error}") from error
-    raise CommandError("the gateway has lost its lock in the metadata store, and another one may serve the cluster")
+    raise CommandError("the gateway's session in the metadata store has ended: other gateways may lead its partitions")
 
 
 def loopback_address(text: str) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """A gateway: a port at which clients of Kafka's protocol use the logs of a cluster.
 
-One gateway at a time serves a cluster: it holds a lock in the metadata store. When it loses the lock, it ends.
+Any number of gateways serve a cluster, and each leads its share of the logs (rule K9). One whose session in the
+metadata store has ended leads nothing any more, and ends.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Final, Self
 from octavo.client.client import Client
 from octavo.gateway.coordinating.coordinator import Clocks, GroupLimits
 from octavo.gateway.coordinating.coordinators import Coordinators
+from octavo.gateway.leading.gateways import Gateways
 from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.service.administration import AdministrationService
 from octavo.gateway.service.cluster import ClusterService
@@ -29,10 +31,6 @@ from octavo.gateway.wire.budget import ByteBudget
 from octavo.gateway.wire.connection import Pieces, RequestHandler
 from octavo.gateway.wire.server import GatewayServer
 from octavo.metadata import MetadataStore
-from octavo.metadata.store.values import Lease
-
-LOCK: Final = "kafka/gateway"
-"""Held by the gateway of a cluster."""
 
 REQUEST_BYTES_MAX: Final = 128 * 1024 * 1024
 """Of large requests, over all connections."""
@@ -71,6 +69,8 @@ class Service:
         leaders: Leaders,
         coordinators: Coordinators,
         *,
+        gateways: Gateways,
+        facts: Facts,
         producer_ids: ProducerIds,
         answers: ByteBudget,
         clock_ms: Callable[[], int],
@@ -78,13 +78,15 @@ class Service:
         async def count_bookies() -> int:
             return len(await store.list_bookies())
 
-        self._catalogue = catalogue
-        self._coordinators = coordinators
+        cluster = ClusterService(catalogue, leaders, gateways, facts)
         commits = CommitService(coordinators, catalogue, clock_ms)
+        groups = GroupService(coordinators)
         administration = AdministrationService(catalogue, producer_ids, count_bookies)
         self._handlers: dict[Api, Callable[[Request, AsyncExitStack], Awaitable[Pieces | None]]] = {
             Api.PRODUCE: ProduceService(catalogue, leaders, clock_ms).answer,
             Api.FETCH: FetchService(catalogue, leaders, answers).answer,
+            Api.API_VERSIONS: cluster.versions,
+            Api.METADATA: cluster.metadata,
             Api.LIST_OFFSETS: OffsetsService(catalogue, leaders).list,
             Api.CREATE_TOPICS: administration.create_topics,
             Api.DELETE_TOPICS: administration.delete_topics,
@@ -93,16 +95,6 @@ class Service:
             Api.OFFSET_COMMIT: commits.commit,
             Api.OFFSET_FETCH: commits.fetch,
             Api.OFFSET_DELETE: commits.delete,
-        }
-        self._begun = asyncio.Event()
-
-    def begin(self, facts: Facts) -> None:
-        """Answer from now on, with these facts."""
-        cluster = ClusterService(self._catalogue, facts)
-        groups = GroupService(self._coordinators, facts)
-        self._handlers |= {
-            Api.API_VERSIONS: cluster.versions,
-            Api.METADATA: cluster.metadata,
             Api.FIND_COORDINATOR: groups.find_coordinator,
             Api.JOIN_GROUP: groups.join,
             Api.SYNC_GROUP: groups.sync,
@@ -112,6 +104,10 @@ class Service:
             Api.LIST_GROUPS: groups.list,
             Api.DELETE_GROUPS: groups.delete,
         }
+        self._begun = asyncio.Event()
+
+    def begin(self) -> None:
+        """Answer from now on."""
         self._begun.set()
 
     async def answer(self, request: Request, held: AsyncExitStack) -> Pieces | None:
@@ -124,15 +120,33 @@ class Gateway:
     """See the module. Made by :meth:`start`."""
 
     def __init__(
-        self, server: GatewayServer, leaders: Leaders, coordinators: Coordinators, lease: Lease, port: int
+        self,
+        server: GatewayServer,
+        catalogue: Catalogue,
+        leaders: Leaders,
+        coordinators: Coordinators,
+        gateways: Gateways,
+        *,
+        port: int,
     ) -> None:
         self._server = server
-        self._leaders = leaders
+        self.leaders = leaders
+        """Of partitions."""
         self.coordinators = coordinators
         """Of consumer groups."""
-        self._lease = lease
+        self.gateways = gateways
+        """This one, and the others of the cluster."""
         self.port = port
         """The port on which it listens."""
+        loop = asyncio.get_running_loop()
+        self._following = [
+            loop.create_task(catalogue.follow()),
+            loop.create_task(gateways.follow(self._give_up_others)),
+        ]
+
+    def _give_up_others(self) -> None:
+        self.leaders.give_up_others()
+        self.coordinators.give_up_others()
 
     @classmethod
     async def start(
@@ -146,9 +160,10 @@ class Gateway:
         rng: random.Random,
         steady_ms: Callable[[], int] | None = None,
     ) -> Self:
-        """Wait until no other gateway serves the cluster, then serve its clients.
+        """Serve the clients of a cluster, beside its other gateways.
 
-        Client and store stay the caller's; they are closed after the gateway. ``clock_ms`` is the time of day.
+        Client and store stay the caller's; they are closed after the gateway. The store is that of the client: the
+        locks of the logs that the gateway leads, and its own, are of one session. ``clock_ms`` is the time of day.
         ``steady_ms`` is the clock by which members' sessions end; None: that of the event loop.
 
         Raises:
@@ -157,15 +172,15 @@ class Gateway:
         """
         cluster_id = await store.cluster_id()
         async with AsyncExitStack() as undo:
-            lease = await store.lock(LOCK, name)
-            undo.push_async_callback(lease.release)
+            gateways = await Gateways.enter(store, name)
+            undo.push_async_callback(gateways.close)
             producer_ids = ProducerIds(store)
             leaders = Leaders(
                 client,
                 store,
                 name=name,
                 clock_ms=clock_ms,
-                is_current=lambda: not lease.lost,
+                gateways=gateways,
                 highest_ids_stop=producer_ids.highest_stop,
             )
             undo.push_async_callback(leaders.close)
@@ -173,10 +188,12 @@ class Gateway:
                 client,
                 store,
                 rng,
+                name=name,
                 write_quorum=settings.write_quorum,
                 ack_quorum=settings.ack_quorum,
                 partitions=settings.partitions,
                 before_deletion=leaders.delete,
+                on_gone=leaders.drop,
             )
             await catalogue.load()
             coordinators = Coordinators(
@@ -184,7 +201,7 @@ class Gateway:
                 catalogue,
                 Clocks(clock_ms, steady_ms or _loop_clock()),
                 name=name,
-                is_current=lambda: not lease.lost,
+                gateways=gateways,
                 rng=rng,
                 limits=settings.groups,
             )
@@ -195,6 +212,8 @@ class Gateway:
                 catalogue,
                 leaders,
                 coordinators,
+                gateways=gateways,
+                facts=Facts(cluster_id, settings.creates_topics),
                 producer_ids=producer_ids,
                 answers=answers,
                 clock_ms=clock_ms,
@@ -202,21 +221,25 @@ class Gateway:
             server = GatewayServer(RequestHandler(service.answer), ByteBudget(REQUEST_BYTES_MAX))
             undo.push_async_callback(server.close)
             port = await server.start(settings.host, settings.port)
-            host = settings.advertised_host or settings.host
-            service.begin(Facts(cluster_id, host, port, settings.creates_topics))
+            await gateways.take_part(settings.advertised_host or settings.host, port)
+            service.begin()
             undo.pop_all()
-        return cls(server, leaders, coordinators, lease, port)
+        return cls(server, catalogue, leaders, coordinators, gateways, port=port)
 
     async def wait_lost(self) -> None:
-        """Return once another gateway may serve the cluster."""
-        await self._lease.wait_lost()
+        """Return once other gateways may lead what this one leads."""
+        await self.gateways.wait_lost()
 
     async def close(self) -> None:
-        """End all connections, give all partitions back, then the cluster."""
-        await self._server.close()
+        """Give all partitions and groups to the other gateways, serving meanwhile, then end all connections."""
+        await self.gateways.leave()
         await self.coordinators.close()
-        await self._leaders.close()
-        await self._lease.release()
+        await self.leaders.close()
+        for task in self._following:
+            task.cancel()
+        await asyncio.wait(self._following)
+        await self._server.close()
+        await self.gateways.close()
 
 
 def _loop_clock() -> Callable[[], int]:

@@ -14,7 +14,7 @@ _PAUSE_SECONDS: Final = 1.0
 
 
 async def keep_gateway(uri: str, port: int, bookies: int, on_ready: Callable[[str], object]) -> None:
-    """Run a gateway, and start it again when it has lost its lock. ``on_ready`` is called with its address each time.
+    """Run a gateway, and start it again when its session has ended. ``on_ready`` is called with its address each time.
 
     Raises:
         CommandError: It could not start the first time.
@@ -31,7 +31,7 @@ async def keep_gateway(uri: str, port: int, bookies: int, on_ready: Callable[[st
                 was_ready = True
                 on_ready(f"{HOST}:{gateway.port}")
                 await gateway.wait_lost()
-            print_error("the gateway has lost its lock in the metadata store; starting it again")
+            print_error("the gateway's session in the metadata store has ended; starting it again")
         except (OSError, OctavoError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             if not was_ready:

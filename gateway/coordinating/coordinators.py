@@ -1,13 +1,14 @@
 """The coordinators of consumer groups in this gateway: begun when a group of theirs is first asked for.
 
-A group belongs to one of :data:`LOGS` logs by a hash of its id. While a coordinator reads its log, clients are told so
-and ask again. If its term ends, the next request begins it again.
+A group belongs to one of :data:`LOGS` logs by a hash of its id, and this gateway coordinates those whose log falls to
+it (rule K9). While a coordinator reads its log, clients are told so and ask again. If its term ends, the next request
+begins it again.
 """
 
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Coroutine
 from typing import Final
 from zlib import crc32
 
@@ -16,6 +17,7 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.coordinating.coordinator import GROUP_ID_CHARACTERS_MAX, Clocks, Coordinator, GroupLimits
 from octavo.gateway.coordinating.group_log import GroupLog, read_commits
 from octavo.gateway.groups.commits import Commits
+from octavo.gateway.leading.gateways import GatewayAddress, Gateways
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.protocol.errors import OctavoError
 
@@ -27,6 +29,11 @@ LOGS: Final = 16
 
 TICK_SECONDS: Final = 0.25
 """Between two looks at the clocks: sessions last at least a second."""
+
+
+def log_name(number: int) -> str:
+    """One of the logs of coordinators."""
+    return f"kafka/{TOPIC}/{number}"
 
 
 def number_of(group_id: str) -> int:
@@ -51,17 +58,16 @@ class Coordinators:
         clocks: Clocks,
         *,
         name: str,
-        is_current: Callable[[], bool],
+        gateways: Gateways,
         rng: random.Random,
         limits: GroupLimits,
     ) -> None:
-        """``name`` shows people which gateway coordinates. ``is_current``: as that of
-        :class:`~octavo.gateway.coordinating.group_log.GroupLog`."""
+        """``name`` shows people which gateway coordinates."""
         self._client = client
         self._catalogue = catalogue
         self._clocks = clocks
         self._name = name
-        self._is_current = is_current
+        self._gateways = gateways
         self._rng = rng
         self._limits = limits
         self._running: dict[int, Coordinator] = {}
@@ -70,14 +76,20 @@ class Coordinators:
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def prepare(self, group_id: str) -> None:
-        """Make the logs of coordinators, if there are none yet.
+    async def find(self, group_id: str) -> GatewayAddress:
+        """The gateway at which clients find the coordinator of a group. The logs of coordinators are made, if there
+        are none yet.
 
         Raises:
-            RefusedError: They cannot be made now, or no group can have this id.
+            RefusedError: They cannot be made now, or no gateway takes part, or no group can have this id.
         """
-        number_of(group_id)
+        number = number_of(group_id)
         await self._topic()
+        own = self._gateways.present.get(self._gateways.node_id)
+        found = own if own is not None and number in self._running else self._gateways.choice(log_name(number))
+        if found is None:
+            raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "no gateway takes part")
+        return found
 
     async def get(self, group_id: str) -> Coordinator:
         """The coordinator of a group.
@@ -87,15 +99,16 @@ class Coordinators:
         """
         return await self._get(number_of(group_id))
 
-    async def all(self) -> list[Coordinator]:
-        """The coordinators of all groups.
+    async def own(self) -> list[Coordinator]:
+        """The coordinators that are in this gateway: clients that list groups ask all gateways.
 
         Raises:
             RefusedError: One cannot coordinate now.
         """
         if self._catalogue.find(TOPIC) is None:
             return []
-        return await asyncio.gather(*(self._get(number) for number in range(LOGS)))
+        numbers = [one for one in range(LOGS) if one in self._running or self._gateways.is_own(log_name(one))]
+        return await asyncio.gather(*(self._get(number) for number in numbers))
 
     async def _topic(self) -> None:
         try:
@@ -110,15 +123,17 @@ class Coordinators:
             with contextlib.suppress(RefusedError):
                 running.log.check_leads()
                 return running
-        if self._closed or not self._is_current():
+        if self._closed or not self._gateways.is_current:
             raise RefusedError(Code.NOT_COORDINATOR, "the gateway ends")
+        if not self._gateways.is_own(log_name(number)):
+            raise RefusedError(Code.NOT_COORDINATOR, "another gateway coordinates the group")
         opening = self._opening.get(number)
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open(number))
             self._opening[number] = opening
             opening.add_done_callback(lambda done: self._opened(number, done))
         done, _ = await asyncio.wait([opening], timeout=self._limits.opening_seconds_max)
-        if not done:
+        if not done or opening.cancelled():
             raise RefusedError(Code.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator reads its log")
         try:
             return opening.result()
@@ -133,12 +148,14 @@ class Coordinators:
 
     async def _open(self, number: int) -> Coordinator:
         await self._topic()
-        log = await self._client.open_log(f"kafka/{TOPIC}/{number}")
+        log = await self._client.open_log(log_name(number))
         try:
             writer = await log.lead(self._name)
             try:
                 limits = self._limits
                 commits = Commits(restate_bytes=limits.restate_bytes, bytes_max=limits.offsets_bytes_max)
+                # A topic whose offsets were committed had been announced: its id is known afterwards.
+                await self._catalogue.catch_up()
                 await read_commits(log, writer.end, commits, self._catalogue.has_id)
             except BaseException:
                 with contextlib.suppress(OctavoError):
@@ -151,11 +168,15 @@ class Coordinators:
             log,
             writer,
             commits,
-            is_current=self._is_current,
+            is_current=lambda: self._gateways.is_current,
             is_live=self._catalogue.has_id,
             on_lost=lambda: self._lost(number, coordinator),
         )
         coordinator = Coordinator(group_log, self._clocks, lambda: self._member_id(writer.term), limits)
+        if self._closed or not self._gateways.is_own(log.name):
+            # It waited for the lead, and another gateway has become the choice meanwhile.
+            await group_log.close()
+            raise RefusedError(Code.NOT_COORDINATOR, "another gateway coordinates the group")
         self._running[number] = coordinator
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().create_task(self._tick())
@@ -170,9 +191,19 @@ class Coordinators:
         coordinator.end(coordinator.log.lost)
         if self._running.get(number) is coordinator:
             del self._running[number]
-            task = asyncio.get_running_loop().create_task(coordinator.log.close())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._spawn(coordinator.log.close())
+
+    def give_up_others(self) -> None:
+        """Begin to give the groups whose choice is another gateway to that one."""
+        for number, coordinator in list(self._running.items()):
+            if not self._gateways.is_own(log_name(number)):
+                del self._running[number]
+                self._spawn(coordinator.log.close())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def _tick(self) -> None:
         while True:
@@ -191,6 +222,8 @@ class Coordinators:
             self._ticking.cancel()
             await asyncio.wait([self._ticking])
         if self._opening:
+            for opening in self._opening.values():
+                opening.cancel()  # it may wait for another gateway
             await asyncio.wait(set(self._opening.values()))
         running, self._running = list(self._running.values()), {}
         for one in running:

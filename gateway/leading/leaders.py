@@ -1,17 +1,19 @@
 """The partitions that this gateway leads: opened when they are first asked for, and given back when it ends.
 
-A partition is led from the first request on that needs its leader. If the lead is lost, the next request begins it
-again.
+A partition is led from the first request on that needs its leader, if this gateway is the choice for it (rule K9). If
+the lead is lost, the next request begins it again. When another gateway becomes the choice, this one gives the
+partition to it; until it has, it leads on, and the other one waits for the lock of the log.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Final, NamedTuple
 
 from octavo.client.client import Client
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.beginning import Beginner
+from octavo.gateway.leading.gateways import GatewayAddress, Gateways
 from octavo.gateway.leading.partition import LedPartition
 from octavo.gateway.leading.snapshots import Snapshots
 from octavo.gateway.records.names import anchor_document
@@ -21,6 +23,9 @@ from octavo.protocol.errors import OctavoError
 
 OPENING_SECONDS_MAX: Final = 5.0
 """A request waits no longer for the lead of a partition; the gateway goes on with it. Clients try again."""
+
+HANDED_OVER_MAX: Final = 4
+"""Partitions that are given to other gateways at a time: those behind them are led on meanwhile."""
 
 
 class PartitionKey(NamedTuple):
@@ -40,55 +45,79 @@ class Leaders:
         *,
         name: str,
         clock_ms: Callable[[], int],
-        is_current: Callable[[], bool],
+        gateways: Gateways,
         highest_ids_stop: Callable[[], Awaitable[int]],
     ) -> None:
-        """``name`` shows people which gateway leads. ``is_current``: as that of
-        :class:`~octavo.gateway.leading.partition.LedPartition`. ``highest_ids_stop``: as that of
+        """``name`` shows people which gateway leads. ``highest_ids_stop``: as that of
         :class:`~octavo.gateway.leading.beginning.Beginner`."""
         self._client = client
         self._store = store
         self._name = name
         self._clock_ms = clock_ms
-        self._is_current = is_current
+        self._gateways = gateways
         self._highest_ids_stop = highest_ids_stop
         self._led: dict[PartitionKey, LedPartition] = {}
         self._opening: dict[PartitionKey, asyncio.Task[LedPartition]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handing_over = asyncio.Semaphore(HANDED_OVER_MAX)
         self._closed = False
 
     def __len__(self) -> int:
         """Partitions that are led."""
         return len(self._led)
 
-    async def get(self, topic: Topic, partition: int) -> LedPartition:
-        """The partition, led by this gateway.
+    @property
+    def opening(self) -> int:
+        """Partitions whose lead is waited for."""
+        return len(self._opening)
 
-        Raises:
-            RefusedError: It cannot be led now; the client is to try again.
-        """
-        key = PartitionKey(topic.topic_id, partition)
+    def leader_of(self, topic: Topic, partition: int) -> GatewayAddress | None:
+        """The gateway at which clients find the leader; None: no gateway takes part."""
+        own = self._gateways.present.get(self._gateways.node_id)
+        if own is not None and self._leading(PartitionKey(topic.topic_id, partition)) is not None:
+            return own
+        return self._gateways.choice(topic.log_name(partition))
+
+    def _leading(self, key: PartitionKey) -> LedPartition | None:
         led = self._led.get(key)
         if led is not None:
             with contextlib.suppress(RefusedError):
                 led.check_leads()
                 return led
+        return None
+
+    async def get(self, topic: Topic, partition: int) -> LedPartition:
+        """The partition, led by this gateway.
+
+        Raises:
+            RefusedError: It cannot be led now, or another gateway leads it; the client is to look for the leader.
+        """
+        key = PartitionKey(topic.topic_id, partition)
+        led = self._leading(key)
+        if led is not None:
+            return led
         if self._closed:
             raise RefusedError(Code.NOT_LEADER_OR_FOLLOWER, "the gateway ends")
+        self._check_choice(topic.log_name(partition))
         opening = self._opening.get(key)
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open(topic, key))
             self._opening[key] = opening
-            opening.add_done_callback(lambda _done: self._opening.pop(key, None))
-        try:
-            async with asyncio.timeout(OPENING_SECONDS_MAX):
-                return await asyncio.shield(opening)
-        except TimeoutError as error:
+            opening.add_done_callback(lambda done: self._opened(key, done))
+        await asyncio.wait([opening], timeout=OPENING_SECONDS_MAX)
+        if not opening.done() or opening.cancelled():
             text = f"partition {partition} of {topic.name} is not led yet"
-            raise RefusedError(Code.LEADER_NOT_AVAILABLE, text) from error
+            raise RefusedError(Code.LEADER_NOT_AVAILABLE, text)
+        try:
+            return opening.result()
         except OctavoError as error:
             text = f"partition {partition} of {topic.name} cannot be led now: {error}"
             raise RefusedError(Code.LEADER_NOT_AVAILABLE, text) from error
+
+    def _opened(self, key: PartitionKey, opening: "asyncio.Task[LedPartition]") -> None:
+        del self._opening[key]
+        if not opening.cancelled():
+            opening.exception()  # the requests that waited for it may be gone
 
     async def get_all(self, partitions: Iterable[tuple[Topic, int]]) -> list[LedPartition | RefusedError]:
         """Several partitions, in order; for each that cannot be led, the reason."""
@@ -100,6 +129,10 @@ class Leaders:
                 return error
 
         return await asyncio.gather(*(attempt(*one) for one in partitions))
+
+    def _check_choice(self, log_name: str) -> None:
+        if not self._gateways.is_own(log_name):
+            raise RefusedError(Code.NOT_LEADER_OR_FOLLOWER, f"log {log_name}: another gateway leads it")
 
     async def _open(self, topic: Topic, key: PartitionKey) -> LedPartition:
         log = await self._client.open_log(topic.log_name(key.partition))
@@ -121,10 +154,14 @@ class Leaders:
             writer,
             beginning,
             clock_ms=self._clock_ms,
-            is_current=self._is_current,
+            is_current=lambda: self._gateways.is_current,
             on_lost=lambda lost: self._forget(key, lost),
             on_snapshot_due=lambda due: self._spawn(self._store_snapshot(due)),
         )
+        if self._closed or not self._gateways.is_own(log.name):
+            # It waited for the lead, and another gateway has become the choice meanwhile.
+            await led.close()
+            raise RefusedError(Code.NOT_LEADER_OR_FOLLOWER, f"log {log.name}: another gateway leads it")
         self._led[key] = led
         return led
 
@@ -134,23 +171,45 @@ class Leaders:
             self._spawn(self._end(lost))
 
     async def _end(self, lost: LedPartition) -> None:
-        await lost.close()
+        with contextlib.suppress(OctavoError):
+            await lost.close()
 
     async def _store_snapshot(self, led: LedPartition) -> None:
         """Nothing depends on it: without it, the next leader reads more of the log."""
         with contextlib.suppress(OctavoError):
             await Snapshots(self._store, led.log.log_id).store(led.log, led.appends)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def give_up_others(self) -> None:
+        """Begin to give the partitions whose choice is another gateway to that one."""
+        for key, led in self._led.items():
+            if not self._gateways.is_own(led.log.name):
+                self._spawn(self._give_up(key))
+
+    async def _give_up(self, key: PartitionKey) -> None:
+        async with self._handing_over:
+            led = self._led.get(key)
+            if led is not None and (self._closed or not self._gateways.is_own(led.log.name)):
+                del self._led[key]
+                await self._store_snapshot(led)
+                await self._end(led)
+
+    def drop(self, topic: Topic) -> None:
+        """Begin to give up the partitions of a topic that another gateway deletes."""
+        for key in [key for key in self._led if key.topic_id == topic.topic_id]:
+            self._spawn(self._end(self._led.pop(key)))
 
     async def delete(self, topic: Topic) -> None:
         """Give up the partitions of a topic that is being deleted, with their documents."""
         for partition in range(topic.partitions):
             key = PartitionKey(topic.topic_id, partition)
             if (opening := self._opening.get(key)) is not None:
+                opening.cancel()  # it may wait for another gateway
                 await asyncio.wait([opening])
             led = self._led.pop(key, None)
             if led is not None:
@@ -166,10 +225,9 @@ class Leaders:
         """Give all partitions back. What was handed over is waited for."""
         self._closed = True
         if self._opening:
+            for opening in self._opening.values():
+                opening.cancel()  # it may wait for another gateway
             await asyncio.wait(self._opening.values())
-        led, self._led = list(self._led.values()), {}
-        for one in led:
-            await self._store_snapshot(one)
-            await one.close()
+        await asyncio.gather(*(self._give_up(key) for key in self._led))
         if self._tasks:
             await asyncio.wait(self._tasks)

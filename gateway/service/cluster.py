@@ -1,9 +1,12 @@
-"""The answers to ApiVersions and Metadata: one gateway, which leads every partition."""
+"""The answers to ApiVersions and Metadata: which gateways there are, and which of them leads a partition (rule K9)."""
 
 from contextlib import AsyncExitStack
+from typing import Final
 
 from octavo.gateway.codes import Code, RefusedError
-from octavo.gateway.service.facts import NODE_ID, Facts
+from octavo.gateway.leading.gateways import Gateways
+from octavo.gateway.leading.leaders import Leaders
+from octavo.gateway.service.facts import Facts
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import Topic
 from octavo.gateway.wire.apis import Request, encode_versions
@@ -11,12 +14,16 @@ from octavo.gateway.wire.connection import Pieces
 from octavo.gateway.wire.entities import Answer, decode_request, encode_answer, field_of
 from octavo.protocol.errors import OctavoError
 
+_NO_GATEWAY: Final = -1
+
 
 class ClusterService:
     """See the module."""
 
-    def __init__(self, catalogue: Catalogue, facts: Facts) -> None:
+    def __init__(self, catalogue: Catalogue, leaders: Leaders, gateways: Gateways, facts: Facts) -> None:
         self._catalogue = catalogue
+        self._leaders = leaders
+        self._gateways = gateways
         self._facts = facts
 
     async def versions(self, request: Request, _held: AsyncExitStack) -> Pieces:
@@ -28,51 +35,62 @@ class ClusterService:
         asked = decode_request(request.api, request.version, request.body)
         names = None if asked.topics is None else [one.name for one in asked.topics]
         if not names and (names is None or request.version == 0):
-            topics = [_topic(topic) for topic in self._catalogue.all()]
+            topics = [self._topic(topic) for topic in self._catalogue.all()]
         else:
             may_create = self._facts.creates_topics and field_of(asked, "allow_auto_topic_creation", True)
             topics = [await self._named(name, may_create=may_create) for name in names]
         answer: Answer = {
             "throttle_time": 0,
-            "brokers": [{"node_id": NODE_ID, "host": self._facts.host, "port": self._facts.port, "rack": None}],
+            "brokers": [
+                {"node_id": node_id, "host": host, "port": port, "rack": None}
+                for node_id, host, port in self._gateways.present.values()
+            ],
             "cluster_id": self._facts.cluster_id,
-            "controller_id": NODE_ID,
+            # Each gateway changes topics; clients ask one of them.
+            "controller_id": min(self._gateways.present, default=_NO_GATEWAY),
             "topics": topics,
         }
         return [encode_answer(request.api, request.version, answer)]
 
     async def _named(self, name: str, *, may_create: bool) -> Answer:
-        topic = self._catalogue.find(name)
-        if topic is not None:
-            return _topic(topic)
         code = Code.UNKNOWN_TOPIC_OR_PARTITION
-        if may_create:
-            try:
-                return _topic(await self._catalogue.create(name))
-            except RefusedError as error:
-                topic = self._catalogue.find(name)  # another request has made it meanwhile
-                if topic is not None:
-                    return _topic(topic)
-                code = error.code
-            except OctavoError:
-                code = Code.LEADER_NOT_AVAILABLE
+        try:
+            topic = await self._catalogue.look(name)
+            if topic is None and may_create:
+                topic = await self._create(name)
+            if topic is not None:
+                return self._topic(topic)
+        except RefusedError as error:
+            code = error.code
+        except OctavoError:
+            code = Code.LEADER_NOT_AVAILABLE
         return {"error_code": code, "name": name, "is_internal": False, "partitions": []}
 
+    async def _create(self, name: str) -> Topic:
+        try:
+            return await self._catalogue.create(name)
+        except RefusedError:
+            made = self._catalogue.find(name)  # by another request, meanwhile
+            if made is None:
+                raise
+            return made
 
-def _topic(topic: Topic) -> Answer:
-    return {
-        "error_code": Code.NONE,
-        "name": topic.name,
-        "is_internal": topic.is_internal,
-        "partitions": [
-            {
-                "error_code": Code.NONE,
-                "partition_index": partition,
-                "leader_id": NODE_ID,
-                "replica_nodes": [NODE_ID],
-                "isr_nodes": [NODE_ID],
-                "offline_replicas": [],
-            }
-            for partition in range(topic.partitions)
-        ],
-    }
+    def _topic(self, topic: Topic) -> Answer:
+        return {
+            "error_code": Code.NONE,
+            "name": topic.name,
+            "is_internal": topic.is_internal,
+            "partitions": [self._partition(topic, number) for number in range(topic.partitions)],
+        }
+
+    def _partition(self, topic: Topic, number: int) -> Answer:
+        leader = self._leaders.leader_of(topic, number)
+        nodes = [] if leader is None else [leader.node_id]
+        return {
+            "error_code": Code.LEADER_NOT_AVAILABLE if leader is None else Code.NONE,
+            "partition_index": number,
+            "leader_id": _NO_GATEWAY if leader is None else leader.node_id,
+            "replica_nodes": nodes,
+            "isr_nodes": nodes,
+            "offline_replicas": [],
+        }

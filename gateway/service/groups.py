@@ -10,7 +10,6 @@ from octavo.gateway.coordinating.coordinator import Committing, Coordinator
 from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.groups.group import Group, GroupState, Joined, Synced
 from octavo.gateway.groups.member import Joining, Protocol, Syncing
-from octavo.gateway.service.facts import NODE_ID, Facts
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
 from octavo.gateway.wire.entities import Answer, decode_request, encode_answer, field_of
@@ -21,6 +20,9 @@ _GROUP: Final = 0
 _NEEDS_ID_FROM: Final = 4
 """The version of JoinGroup from which on a new member is given its id first (KIP-394)."""
 
+_NO_GATEWAY: Final = (-1, "", -1)
+"""The coordinator where there is an error."""
+
 _NO_SUCH_GROUP: Final = "Dead"
 """The state of a group that is not there."""
 
@@ -28,24 +30,22 @@ _NO_SUCH_GROUP: Final = "Dead"
 class GroupService:
     """See the module."""
 
-    def __init__(self, coordinators: Coordinators, facts: Facts) -> None:
+    def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
-        self._facts = facts
 
     async def find_coordinator(self, request: Request, _held: AsyncExitStack) -> Pieces:
-        """The answer to FindCoordinator: this gateway coordinates all groups."""
+        """The answer to FindCoordinator."""
         asked = decode_request(request.api, request.version, request.body)
         code: Code = Code.NONE
         text: str | None = None
+        node_id, host, port = _NO_GATEWAY
         if field_of(asked, "key_type", _GROUP) != _GROUP:
             code, text = Code.INVALID_REQUEST, "transactions are not supported"
         else:
             try:
-                await self._coordinators.prepare(asked.key)
+                node_id, host, port = await self._coordinators.find(asked.key)
             except RefusedError as error:
                 code, text = error.code, error.text
-        found = (NODE_ID, self._facts.host, self._facts.port) if code is Code.NONE else (-1, "", -1)
-        node_id, host, port = found
         answer = {"error_code": code, "error_message": text, "node_id": node_id, "host": host, "port": port}
         return _answer(request, answer)
 
@@ -165,11 +165,11 @@ class GroupService:
         }
 
     async def list(self, request: Request, _held: AsyncExitStack) -> Pieces:
-        """The answer to ListGroups."""
+        """The answer to ListGroups: those of this gateway; clients ask all."""
         decode_request(request.api, request.version, request.body)
         code, groups = Code.NONE, []
         try:
-            for coordinator in await self._coordinators.all():
+            for coordinator in await self._coordinators.own():
                 coordinator.log.check_leads()
                 groups += [
                     {"group_id": group_id, "protocol_type": group.protocol_type or ""}

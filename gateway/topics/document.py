@@ -124,9 +124,14 @@ def decode_topic(value: bytes, name: str) -> Topic:
         raise reader.damaged(str(error)) from error
 
 
+def has_topic_form(name: str) -> bool:
+    """Whether a topic, of a client or of the gateway's own, can have this name."""
+    return len(name) <= NAME_CHARACTERS_MAX and _NAME.fullmatch(name) is not None and name not in {".", ".."}
+
+
 def check_topic_name(name: str) -> None:
-    """Raise :class:`RefusedError` unless a topic may have this name."""
-    if len(name) > NAME_CHARACTERS_MAX or _NAME.fullmatch(name) is None or name in {".", ".."}:
+    """Raise :class:`RefusedError` unless a client's topic may have this name."""
+    if not has_topic_form(name):
         text = f"{name[:50]!r}: the name of a topic is 1 to {NAME_CHARACTERS_MAX} letters, digits and '._-'"
         raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, text)
     if name.startswith(OWN_PREFIX):

@@ -15,10 +15,12 @@ from octavo.client.log.chain.bounds import LIST_BYTES_MAX as CHAIN_BYTES_MAX
 from octavo.client.log.chain.bounds import MAKING_MAX
 from octavo.client.log.documents.chain import TERMS_MAX, LogState
 from octavo.client.log.documents.names import ages_document, cursors_document, list_document, lock_name
-from octavo.gateway.gateway import LOCK as GATEWAY_LOCK
 from octavo.gateway.groups.entries import MARK
+from octavo.gateway.leading.gateways import gateway_lock, node_lock
 from octavo.gateway.records.names import anchor_document, page_document, snapshot_document
 from octavo.gateway.records.snapshot import PAGE_PRODUCERS
+from octavo.gateway.topics.catalogue import LOCK as TOPICS_LOCK
+from octavo.gateway.topics.changes import DOCUMENT as TOPIC_CHANGES
 from octavo.gateway.topics.document import TopicState, topic_document
 from octavo.gateway.topics.producer_ids import DOCUMENT as PRODUCER_IDS
 from octavo.metadata.cluster.principals import DOCUMENT as PRINCIPALS
@@ -453,7 +455,10 @@ NAMES = {
     "logs/norders_seu": list_document("orders/eu"),
     "kafka/topics/TOPIC": topic_document("TOPIC"),
     "kafka/producer-ids": PRODUCER_IDS,
-    "kafka/gateway": GATEWAY_LOCK,
+    "kafka/nodes/N": node_lock(1).replace("1", "N"),
+    "kafka/gateways/N": gateway_lock(1).replace("1", "N"),
+    "kafka/topics": TOPICS_LOCK,
+    "kafka/topic-changes": TOPIC_CHANGES,
     "kafka/anchors/LOG-ID": anchor_document("LOG-ID"),
     "kafka/producers/LOG-ID/POSITION": snapshot_document("LOG-ID", 812).replace(f"{812:019}", "POSITION"),
     "kafka/producers/LOG-ID/POSITION-NUMBER": page_document("LOG-ID", 812, 7)

@@ -47,6 +47,7 @@ from octavo.gateway.records.snapshot import (
     encode_pages,
     encode_snapshot,
 )
+from octavo.gateway.topics.changes import TopicChanges, decode_changes
 from octavo.gateway.topics.document import Topic, decode_topic
 from octavo.gateway.topics.producer_ids import decode_counter, encode_counter
 from octavo.metadata.clocks.proven_time import BootTime, Disagreement, Moment, ProvenTime
@@ -384,6 +385,7 @@ EXAMPLES: Final[dict[str, Example]] = {
         lambda value: decode_anchor(value, LOG_ID),
     ),
     "topic": Example(TOPIC, Topic.encode, lambda value: decode_topic(value, "orders")),
+    "topic-changes": Example(TopicChanges(3, ("orders", "payments", "orders")), TopicChanges.encode, decode_changes),
     "producer-ids": Example(4000, encode_counter, decode_counter),
     "producers-snapshot": Example(SNAPSHOT, encode_snapshot, lambda value: decode_snapshot(value, LOG_ID)),
     "producers-page": Example(

@@ -419,17 +419,18 @@ ROOMS = {
             "gateway.codes",
         }
     ),
-    "gateway.coordinating": frozenset(
-        {
-            "gateway.codes",
-            "gateway.groups",
-            "gateway.topics",
-        }
-    ),
     "gateway.leading": frozenset(
         {
             "gateway.codes",
             "gateway.records",
+            "gateway.topics",
+        }
+    ),
+    "gateway.coordinating": frozenset(
+        {
+            "gateway.codes",
+            "gateway.groups",
+            "gateway.leading",
             "gateway.topics",
         }
     ),

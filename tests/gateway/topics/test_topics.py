@@ -1,13 +1,12 @@
 """Topics: their documents, how they are made and deleted, and the ids of producers (rules K6 and K12)."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 from octavo.gateway.codes import Code, RefusedError
-from octavo.gateway.topics.catalogue import ALL_PARTITIONS_MAX, TOPICS_MAX, Catalogue
+from octavo.gateway.topics.catalogue import ALL_PARTITIONS_MAX, TOPICS_MAX
 from octavo.gateway.topics.document import (
     BYTES_MAX_DEFAULT,
     NAME_CHARACTERS_MAX,
@@ -25,6 +24,7 @@ from octavo.metadata import MetadataStore
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.kafka.catalogues import catalogue_of
 from support.metadata.interposed_store import InterposedStore
 
 TOPIC = Topic("orders", "5f" * 16, partitions=3, write_quorum=3, ack_quorum=2)
@@ -34,17 +34,6 @@ TOPIC = Topic("orders", "5f" * 16, partitions=3, write_quorum=3, ack_quorum=2)
 async def cluster() -> AsyncIterator[GatewayCluster]:
     async with open_gateway_cluster() as made:
         yield made
-
-
-async def catalogue_of(cluster: GatewayCluster, store: MetadataStore) -> Catalogue:
-    async def nothing(_topic: Topic) -> None: ...
-
-    catalogue = Catalogue(
-        await cluster.logs.client(), store, random.Random(2), write_quorum=3, ack_quorum=2, partitions=2,
-        before_deletion=nothing,
-    )  # fmt: skip
-    await catalogue.load()
-    return catalogue
 
 
 async def logs_of(cluster: GatewayCluster) -> list[str]:

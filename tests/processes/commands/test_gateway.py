@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 from support.commands.gateways import CLIENTS, gateway, run_client
-from support.commands.processes import OCTAVO, WAIT_SECONDS, Up, environment, free_neighbours, octavo
+from support.commands.processes import WAIT_SECONDS, Up, environment, free_neighbours, octavo
 
 KILLS = 2
 ACKNOWLEDGED_BETWEEN = 500
@@ -77,19 +77,11 @@ def wait_acknowledged(lines: IO[str], count: int) -> None:
 
 
 def test_a_gateway_ends_in_order(up: Up) -> None:
-    """It waits for the gateway that serves the cluster, and a signal ends it while it waits."""
-    with subprocess.Popen(
-        [*OCTAVO, "gateway", "--metadata", up.uri, "--listen", "127.0.0.1:0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    ) as waiting:
-        assert waiting.stderr is not None
-        assert waiting.stderr.readline() == "octavo: waiting for another gateway of this cluster to end\n"
-        waiting.send_signal(signal.SIGTERM)
-        assert waiting.wait(WAIT_SECONDS) == 128 + signal.SIGTERM
-        assert waiting.communicate()[0] == ""
+    """It serves beside the one of `octavo up`, and a signal ends it."""
+    port = free_neighbours(1)
+    with gateway(up.uri, port) as second:
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(WAIT_SECONDS) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(

@@ -28,21 +28,22 @@ class GatewayCluster:
     clock_ms: Callable[[], int] = now_ms
     steady_ms: Callable[[], int] | None = None
     """The clock by which sessions end; None: that of the event loop."""
-    _stores: dict[Gateway, list[MetadataStore]] = field(default_factory=dict)
-    """The handles of each gateway, and of its client."""
+    _stores: dict[Gateway, MetadataStore] = field(default_factory=dict)
+    """The handle of each gateway, which is that of its client, too."""
 
     async def gateway(self, **settings: Any) -> Gateway:
-        """A gateway with a client and a store of its own, as another process would have."""
-        handles = self.logs.metadata.handles
-        known = len(handles)
-        client, store = await self.logs.client(), await self.logs.metadata.open()
-        own = handles[known:]
-        chosen = GatewaySettings(**{"port": 0, **settings})
+        """A gateway with a client of its own, as another process would have."""
+        return await self.gateway_on(await self.logs.metadata.open(), **settings)
+
+    async def gateway_on(self, store: MetadataStore, **settings: Any) -> Gateway:
+        """A gateway that uses this handle."""
+        client = await self.logs.client_of(store)
+        chosen, number = GatewaySettings(**{"port": 0, **settings}), len(self._stores)
         gateway = await Gateway.start(
-            client, store, chosen, name=f"gateway {len(self._stores)}", clock_ms=self.clock_ms, rng=random.Random(1),
+            client, store, chosen, name=f"gateway {number}", clock_ms=self.clock_ms, rng=random.Random(number),
             steady_ms=self.steady_ms,
         )  # fmt: skip
-        self._stores[gateway] = own
+        self._stores[gateway] = store
         self.stack.push_async_callback(gateway.close)
         return gateway
 
@@ -53,7 +54,7 @@ class GatewayCluster:
             metadata.now += LEASE_SECONDS / 3
             await metadata.time_passed()
             for handle in metadata.handles:
-                if handle not in self._stores[gateway] and "closed" not in repr(handle):
+                if handle is not self._stores[gateway] and "closed" not in repr(handle):
                     await handle.renew_leases()
 
 

@@ -51,14 +51,15 @@ class LogCluster:
 
     async def client(self, **options: Any) -> octavo.Client:
         """A client of its own, as another process would have."""
-        return await self._client_of(await self.metadata.open(), options)
+        return await self.client_of(await self.metadata.open(), **options)
 
     async def interposed_client(self, **options: Any) -> tuple[octavo.Client, InterposedStore]:
         """A client of its own, and the store between it and the real one."""
         store = InterposedStore(await self.metadata.open())
-        return await self._client_of(store.face, options), store
+        return await self.client_of(store.face, **options), store
 
-    async def _client_of(self, store: MetadataStore, options: dict[str, Any]) -> octavo.Client:
+    async def client_of(self, store: MetadataStore, **options: Any) -> octavo.Client:
+        """A client that uses this handle, and closes it."""
         client = Client(
             store,
             cluster_id=self.cluster_id,

@@ -101,6 +101,13 @@ class KafkaClient:
         answer = await self.ask(PRODUCE, version, produce_request(topic, *batches, acks=acks))
         return [one for response in answer.responses for one in response.partition_responses]
 
+    async def produce_at(self, topic: str, partition: int, batch: bytes) -> list[Any]:
+        """Send a batch to one partition; its answer."""
+        asked = produce_request(topic)
+        asked["topic_data"][0]["partition_data"] = [{"index": partition, "records": batch}]
+        answer = await self.ask(PRODUCE, 8, asked)
+        return [one for response in answer.responses for one in response.partition_responses]
+
     async def fetch(self, topic: str, offset: int, *, version: int = 11, partition: int = 0, **settings: Any) -> Any:
         """The answer of one partition."""
         answer = await self.ask(FETCH, version, fetch_request(topic, offset, partition=partition, **settings))

@@ -2,7 +2,8 @@
 
 ``aiokafka``, ``kafka-python`` and ``confluent-kafka`` produce numbered messages to a topic of their own name, some of
 them with an idempotent producer and compressed, and read them back. ``numbers`` produces numbers from an idempotent
-producer, one line for each hundred that are acknowledged, until its standard input ends; ``read`` prints all of them.
+producer, one line for each hundred that are acknowledged, until its standard input ends; ``read`` prints all of them,
+and ``leader`` the port of the gateway that leads their partition.
 Each prints what it has seen as lines of JSON.
 """
 
@@ -162,6 +163,14 @@ def read_numbers(address: str, count: int) -> None:
     say({"end": watermark(address, TopicPartition(NUMBERS, 0))})
 
 
+def say_leader(address: str) -> None:
+    """Print the port of the gateway that leads the numbers."""
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+    found = AdminClient({"bootstrap.servers": address}).list_topics(NUMBERS, timeout=100)
+    say({"port": found.brokers[found.topics[NUMBERS].partitions[0].leader].port})
+
+
 def main(program: str, address: str, *arguments: str) -> None:
     if program == "aiokafka":
         asyncio.run(with_aiokafka(address))
@@ -169,7 +178,8 @@ def main(program: str, address: str, *arguments: str) -> None:
         read_numbers(address, int(arguments[0]))
     else:
         programs = {
-            "kafka-python": with_kafka_python, "confluent-kafka": with_confluent_kafka, NUMBERS: produce_numbers
+            "kafka-python": with_kafka_python, "confluent-kafka": with_confluent_kafka, NUMBERS: produce_numbers,
+            "leader": say_leader,
         }  # fmt: skip
         programs[program](address)
 

@@ -166,11 +166,21 @@ def produce(address: str, topic: str, partitions: str, first: str, stop: str) ->
 
 def committed(address: str, group: str, topic: str, partitions: str) -> None:
     """What the group has committed, by partition; below 0: nothing."""
-    from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition  # noqa: PLC0415
 
+    moving = {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
     consumer = Consumer({"bootstrap.servers": address, "group.id": group})
     places = [TopicPartition(topic, partition) for partition in range(int(partitions))]
-    say({str(one.partition): one.offset for one in consumer.committed(places, timeout=100)})
+    while True:
+        try:
+            found = consumer.committed(places, timeout=100)
+        except KafkaException as error:
+            if error.args[0].code() not in moving:
+                raise
+            consumer.poll(0.2)  # this client leaves it to its user to ask again while the coordinator moves
+        else:
+            break
+    say({str(one.partition): one.offset for one in found})
     consumer.close()
 
 
