@@ -399,26 +399,10 @@ ROOMS = {
         }
     ),
     "gateway.codes": frozenset[str](),
-    "gateway.records": frozenset(
-        {
-            "gateway.codes",
-        }
-    ),
-    "gateway.wire": frozenset(
-        {
-            "gateway.codes",
-        }
-    ),
-    "gateway.topics": frozenset(
-        {
-            "gateway.codes",
-        }
-    ),
-    "gateway.groups": frozenset(
-        {
-            "gateway.codes",
-        }
-    ),
+    "gateway.records": frozenset({"gateway.codes"}),
+    "gateway.wire": frozenset({"gateway.codes"}),
+    "gateway.topics": frozenset({"gateway.codes"}),
+    "gateway.groups": frozenset({"gateway.codes"}),
     "gateway.leading": frozenset(
         {
             "gateway.codes",
