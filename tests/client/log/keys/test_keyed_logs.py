@@ -9,6 +9,7 @@ from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.stream import FORMAT, FORMAT_WITH_KEYS, decode_any_log
 from octavo.metadata.encoding import open_object
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from octavo.protocol.messages import Op
 from support.clusters.reading import cluster_of
 from support.waiting import WAIT_SECONDS
 
@@ -92,6 +93,25 @@ async def test_a_call_that_is_cancelled_withdraws_nothing() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await one
             assert await writer.add(b"x", key="a") == 0
+
+
+async def test_an_add_that_timed_out_keeps_its_key_until_its_fate_is_known() -> None:
+    """Its entry has its place in the log already: another one with the key would be the second."""
+    async with cluster_of() as cluster, octavo.connect(cluster.uri, log_add_timeout_seconds=0.2) as client:
+        async with client.create_log("orders", keys=WINDOW) as log, log.lead() as writer:
+            for bookie in cluster.bookies:
+                bookie.hold(Op.ADD)
+            for _ in range(2):
+                with pytest.raises(octavo.OctavoTimeoutError) as failed:
+                    await writer.add(b"x", key="a")
+                assert failed.value.may_have_happened
+                assert await log.outcome(failed.value) is not False
+            for bookie in cluster.bookies:
+                bookie.release(Op.ADD)
+            await writer.flush()
+            assert await writer.add(b"x", key="a") == 0
+            assert await writer.add(b"y", key="b") == 1
+            assert await log.position_of("a") == 0
 
 
 async def test_a_key_behind_the_window_is_added_again() -> None:
