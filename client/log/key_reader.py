@@ -8,7 +8,7 @@ from octavo.client.log.documents.key_window import KeyWindow, encoded_key
 from octavo.client.log.keys.known_keys import KnownKeys
 from octavo.client.log.read.iteration import EntryIteration
 from octavo.client.log.seam.view import LogView
-from octavo.protocol.errors import InvalidArgumentError, LogDamagedError, TruncatedError
+from octavo.protocol.errors import InvalidArgumentError, LogDamagedError, NoSuchEntryError, TruncatedError
 
 
 class KeyReader:
@@ -77,6 +77,6 @@ class KeyReader:
             async with aclosing(self._iteration.entries(position, position)) as entries:
                 async for entry in entries:
                     return entry.key
-        except (TruncatedError, LogDamagedError):
+        except (TruncatedError, LogDamagedError, NoSuchEntryError):
             return None
         return None
