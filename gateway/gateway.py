@@ -81,7 +81,7 @@ class Service:
         cluster = ClusterService(catalogue, leaders, gateways, facts)
         commits = CommitService(coordinators, catalogue, clock_ms)
         groups = GroupService(coordinators)
-        administration = AdministrationService(catalogue, producer_ids, count_bookies)
+        administration = AdministrationService(catalogue, leaders, producer_ids, count_bookies)
         self._handlers: dict[Api, Callable[[Request, AsyncExitStack], Awaitable[Pieces | None]]] = {
             Api.PRODUCE: ProduceService(catalogue, leaders, clock_ms).answer,
             Api.FETCH: FetchService(catalogue, leaders, answers).answer,
@@ -90,6 +90,8 @@ class Service:
             Api.LIST_OFFSETS: OffsetsService(catalogue, leaders).list,
             Api.CREATE_TOPICS: administration.create_topics,
             Api.DELETE_TOPICS: administration.delete_topics,
+            Api.CREATE_PARTITIONS: administration.create_partitions,
+            Api.DELETE_RECORDS: administration.delete_records,
             Api.DESCRIBE_CONFIGS: administration.describe_configs,
             Api.INIT_PRODUCER_ID: administration.init_producer_id,
             Api.OFFSET_COMMIT: commits.commit,

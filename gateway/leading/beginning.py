@@ -11,15 +11,14 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from octavo.client.log.log import Log
+from octavo.gateway.leading.anchors import Anchors
 from octavo.gateway.leading.index import OffsetIndex, Point
 from octavo.gateway.leading.snapshots import Snapshots
 from octavo.gateway.records.appends import Appends
 from octavo.gateway.records.batch import read_header
-from octavo.gateway.records.names import anchor_document
-from octavo.gateway.records.offsets import NO_ANCHOR, Anchor, decode_anchor
+from octavo.gateway.records.offsets import Anchor
 from octavo.gateway.records.producers import IDLE_MS_MAX, Producers
 from octavo.gateway.records.takeover import Takeover
-from octavo.metadata import MetadataStore
 from octavo.protocol.entries import EPOCH
 from octavo.protocol.errors import LogDamagedError
 
@@ -41,11 +40,11 @@ class Beginner:
     """See the module. For one partition."""
 
     def __init__(
-        self, log: Log, store: MetadataStore, snapshots: Snapshots, highest_ids_stop: Callable[[], Awaitable[int]]
+        self, log: Log, anchors: Anchors, snapshots: Snapshots, highest_ids_stop: Callable[[], Awaitable[int]]
     ) -> None:
         """``highest_ids_stop`` gives a producer id above every one that was given out so far."""
         self._log = log
-        self._store = store
+        self._anchors = anchors
         self._snapshots = snapshots
         self._highest_ids_stop = highest_ids_stop
 
@@ -55,7 +54,7 @@ class Beginner:
         Raises:
             OctavoError: The metadata store or the bookies do not answer, or an entry is lost.
         """
-        anchor = await self._anchor()
+        anchor = await self._anchors.read()
         snapshot, next_offset_min = await self._snapshots.find(self._log, end)
         lowest = max(self._log.first_position, anchor.position)
         start_offset = await self._start_offset(anchor, lowest, end)
@@ -81,10 +80,6 @@ class Beginner:
                     if batch is not None:
                         index.note(Point(batch.base_offset, entry.position), len(entry.payload))
         return Beginning(takeover.begin(end, now_ms), index, start_offset)
-
-    async def _anchor(self) -> Anchor:
-        stored = await self._store.read_document(anchor_document(self._log.log_id))
-        return NO_ANCHOR if stored is None else decode_anchor(stored.value, self._log.log_id)
 
     async def _start_offset(self, anchor: Anchor, lowest: int, end: int) -> int:
         """That of the anchor; of a log that was cut above it, that of its first batch."""

@@ -46,6 +46,10 @@ class OffsetIndex:
             self._points.insert(at, point)
             self._bound()
 
+    def cut(self, first: Point) -> None:
+        """No batch of the log lies below this place any more."""
+        self._points = [first, *(point for point in self._points if point.position > first.position)]
+
     def around(self, offset: int, stop: int) -> tuple[int, int]:
         """The position of a batch that begins at or below the offset, and one that begins above it, or ``stop``."""
         at = bisect_right(self._points, offset, key=lambda one: one.offset)

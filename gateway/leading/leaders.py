@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from octavo.client.client import Client
 from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.leading.anchors import Anchors
 from octavo.gateway.leading.beginning import Beginner
 from octavo.gateway.leading.gateways import GatewayAddress, Gateways
 from octavo.gateway.leading.partition import LedPartition
 from octavo.gateway.leading.snapshots import Snapshots
-from octavo.gateway.records.names import anchor_document
 from octavo.gateway.topics.document import Topic
 from octavo.metadata import MetadataStore
 from octavo.protocol.errors import OctavoError
@@ -140,7 +140,8 @@ class Leaders:
             writer = await log.lead(self._name)
             try:
                 snapshots = Snapshots(self._store, log.log_id)
-                beginner = Beginner(log, self._store, snapshots, self._highest_ids_stop)
+                anchors = Anchors(self._store, log.log_id)
+                beginner = Beginner(log, anchors, snapshots, self._highest_ids_stop)
                 beginning = await beginner.begin(writer.end, self._clock_ms())
             except BaseException:
                 with contextlib.suppress(OctavoError):
@@ -153,6 +154,7 @@ class Leaders:
             log,
             writer,
             beginning,
+            anchors,
             clock_ms=self._clock_ms,
             is_current=lambda: self._gateways.is_current,
             on_lost=lambda lost: self._forget(key, lost),
@@ -219,7 +221,7 @@ class Leaders:
                 log_id = log.log_id
                 await log.close()
                 await Snapshots(self._store, log_id).delete_all()
-                await self._store.delete_document(anchor_document(log_id))
+                await Anchors(self._store, log_id).delete()
 
     async def close(self) -> None:
         """Give all partitions back. What was handed over is waited for."""

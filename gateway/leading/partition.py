@@ -15,6 +15,7 @@ from typing import Final
 from octavo.client.log.log import Log
 from octavo.client.log.writer.writer import LogWriter
 from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.leading.anchors import Anchors
 from octavo.gateway.leading.beginning import Beginning, first_batch
 from octavo.gateway.leading.index import Point
 from octavo.gateway.leading.recent import Recent
@@ -26,6 +27,9 @@ from octavo.protocol.errors import OctavoError, TruncatedError
 _SEALED_BEFORE_MS_MAX: Final = 2 * 3600 * 1000
 """A batch is not accepted whose times lie more than an hour ahead, and the clock may have gone back by as much since: a
 record with a time was sealed at most this long before that time."""
+
+END: Final = -1
+"""The high watermark, in a request to delete records."""
 
 SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """Of batches between two snapshots: a new leader reads at most about this before it leads."""
@@ -39,6 +43,7 @@ class LedPartition:
         log: Log,
         writer: LogWriter,
         beginning: Beginning,
+        anchors: Anchors,
         *,
         clock_ms: Callable[[], int],
         is_current: Callable[[], bool],
@@ -51,6 +56,7 @@ class LedPartition:
         self.writer = writer
         self.appends = beginning.appends
         self.start_offset = beginning.start_offset
+        self._anchors = anchors
         self._index = beginning.known
         self._recent = Recent(self.appends.next_offset)
         self._clock_ms = clock_ms
@@ -165,6 +171,8 @@ class LedPartition:
                     if size >= bytes_max:
                         break
         except TruncatedError as error:
+            # By the leader before this one, which has raised the anchor first.
+            self._begin_at((await self._anchors.read()).start_offset)
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE, str(error)) from error
         return found
 
@@ -213,6 +221,40 @@ class LedPartition:
     def _wake(self) -> None:
         grown, self._grown = self._grown, self._loop.create_future()
         grown.set_result(None)
+
+    # --- removing -----------------------------------------------------------------------------------------------------
+
+    async def delete_below(self, offset: int) -> int:
+        """Consumers get no record below the offset from now on; :data:`END`: none of the present ones.
+
+        Gives the offset at which the partition then begins. Bytes are freed by whole fragments of the log.
+
+        Raises:
+            RefusedError: The offset is out of range, or the lead is over.
+            OctavoError: The metadata store or the bookies do not answer.
+        """
+        self.check_leads()
+        stop, high_watermark = self.appends.acknowledged_stop, self.high_watermark
+        offset = high_watermark if offset == END else offset
+        if not 0 <= offset <= high_watermark:
+            raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"offset {offset}; the partition ends at {high_watermark}")
+        if offset <= self.start_offset:
+            return self.start_offset
+        first = Point(high_watermark, stop)
+        if offset < high_watermark:
+            found = await first_batch(self.log, await self._find(offset, stop), stop)
+            assert found is not None, "a batch holds the offset"
+            first = found
+        # The anchor comes first: the next leader knows the next offset although no entry is left (rule K2).
+        anchor = await self._anchors.raise_to(position=first.position, base_offset=first.offset, start_offset=offset)
+        self.check_leads()
+        self._begin_at(anchor.start_offset)
+        self._index.cut(first)
+        await self.log.truncate(first.position)
+        return self.start_offset
+
+    def _begin_at(self, offset: int) -> None:
+        self.start_offset = max(self.start_offset, offset)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

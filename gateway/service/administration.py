@@ -1,10 +1,11 @@
-"""The answers to CreateTopics, DeleteTopics, DescribeConfigs and InitProducerId."""
+"""The answers to requests that make, change, describe and delete topics and records, and to InitProducerId."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import settings_of
 from octavo.gateway.topics.producer_ids import ProducerIds
@@ -18,6 +19,7 @@ _BROKER: Final = 4
 _FROM_TOPIC: Final = 1
 """Where a setting comes from: it was set for the topic."""
 _NO_PRODUCER: Final = -1
+_NO_OFFSET: Final = -1
 
 type _Outcome = tuple[Code, str | None]
 _DONE: Final[_Outcome] = (Code.NONE, None)
@@ -27,9 +29,14 @@ class AdministrationService:
     """See the module."""
 
     def __init__(
-        self, catalogue: Catalogue, producer_ids: ProducerIds, count_bookies: Callable[[], Awaitable[int]]
+        self,
+        catalogue: Catalogue,
+        leaders: Leaders,
+        producer_ids: ProducerIds,
+        count_bookies: Callable[[], Awaitable[int]],
     ) -> None:
         self._catalogue = catalogue
+        self._leaders = leaders
         self._producer_ids = producer_ids
         self._count_bookies = count_bookies
 
@@ -66,6 +73,40 @@ class AdministrationService:
             code, text = await _tried(self._catalogue.delete(name))
             answers.append({"name": name, "error_code": code, "error_message": text})
         return [encode_answer(request.api, request.version, {"throttle_time": 0, "responses": answers})]
+
+    async def create_partitions(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to CreatePartitions."""
+        asked = decode_request(request.api, request.version, request.body)
+        results = []
+        for one in asked.topics:
+            code, text = await _tried(self._grow(one, validate_only=asked.validate_only))
+            results.append({"name": one.name, "error_code": code, "error_message": text})
+        return [encode_answer(request.api, request.version, {"throttle_time": 0, "results": results})]
+
+    async def _grow(self, asked: Any, *, validate_only: bool) -> None:
+        if asked.assignments:
+            raise RefusedError(Code.INVALID_REQUEST, "gateways choose where partitions are; assignments are refused")
+        await self._catalogue.grow(asked.name, asked.count, validate_only=validate_only)
+
+    async def delete_records(self, request: Request, _held: AsyncExitStack) -> Pieces:
+        """The answer to DeleteRecords."""
+        asked = decode_request(request.api, request.version, request.body)
+        topics = [
+            {"name": topic.name, "partitions": [await self._cut(topic.name, one) for one in topic.partitions]}
+            for topic in asked.topics
+        ]
+        return [encode_answer(request.api, request.version, {"throttle_time": 0, "topics": topics})]
+
+    async def _cut(self, name: str, asked: Any) -> Answer:
+        code, start_offset, number = Code.NONE, _NO_OFFSET, asked.partition_index
+        try:
+            partition = await self._leaders.get(self._catalogue.partition(name, number), number)
+            start_offset = await partition.delete_below(asked.offset)
+        except RefusedError as error:
+            code = error.code
+        except OctavoError:
+            code = Code.REQUEST_TIMED_OUT
+        return {"partition_index": number, "low_watermark": start_offset, "error_code": code}
 
     async def describe_configs(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to DescribeConfigs."""

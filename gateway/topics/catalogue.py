@@ -260,11 +260,14 @@ class Catalogue:
         ack_quorum = self.ack_quorum if replicas == -1 else write_quorum // 2 + 1
         if len(self._topics) >= TOPICS_MAX:
             raise RefusedError(Code.INVALID_REQUEST, f"there are {TOPICS_MAX} topics, which is the limit")
-        if partitions + sum(topic.partitions for topic in self._topics.values()) > ALL_PARTITIONS_MAX:
-            text = f"the topics of a cluster have at most {ALL_PARTITIONS_MAX} partitions"
-            raise RefusedError(Code.INVALID_PARTITIONS, text)
+        self._check_all_partitions(partitions)
         topic_id = f"{self._rng.getrandbits(128):032x}"
         return Topic(name, topic_id, partitions, write_quorum, ack_quorum, bytes_max_of(settings), TopicState.MAKING)
+
+    def _check_all_partitions(self, more: int) -> None:
+        if more + sum(topic.partitions for topic in self._topics.values()) > ALL_PARTITIONS_MAX:
+            text = f"the topics of a cluster have at most {ALL_PARTITIONS_MAX} partitions"
+            raise RefusedError(Code.INVALID_PARTITIONS, text)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -309,6 +312,30 @@ class Catalogue:
         self._know(topic, await self._store.create_document(topic_document(name), topic.encode()))
         return await self._finish_making(topic)
 
+    async def grow(self, name: str, partitions: int, *, validate_only: bool = False) -> None:
+        """Give a topic more partitions. Their logs are made first, so that each partition of the topic can be used.
+
+        ``validate_only``: only find out whether it could be done.
+
+        Raises:
+            RefusedError: There is no such topic, or it cannot have so many partitions.
+            OctavoError: The metadata store does not answer. The partitions may be made all the same.
+        """
+        async with self._one_at_a_time():
+            topic = await self._learn(name) if has_topic_form(name) else None
+            if topic is None or topic.state is not TopicState.ACTIVE:
+                raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            if topic.is_internal:
+                raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, f"{name} is the gateway's own")
+            if not topic.partitions < partitions <= PARTITIONS_MAX:
+                text = f"{name} has {topic.partitions} partitions; it can have more, up to {PARTITIONS_MAX}"
+                raise RefusedError(Code.INVALID_PARTITIONS, text)
+            self._check_all_partitions(partitions - topic.partitions)
+            if not validate_only:
+                await self._make_logs(topic, range(topic.partitions, partitions))
+                await self._change(replace(topic, partitions=partitions))
+                await self._announce(name)
+
     async def delete(self, name: str) -> None:
         """Delete a topic with its records.
 
@@ -323,7 +350,7 @@ class Catalogue:
             if topic.is_internal:
                 raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, f"{name} is the gateway's own")
             if topic.state is not TopicState.DELETING:
-                topic = await self._change(topic, TopicState.DELETING)
+                topic = await self._change(replace(topic, state=TopicState.DELETING))
             await self._finish_deletion(topic)
 
     def _know(self, topic: Topic, version: Version) -> None:
@@ -337,16 +364,21 @@ class Catalogue:
         del self._topics[topic.name], self._versions[topic.name]
         self._ids.discard(topic.topic_id)
 
-    async def _change(self, topic: Topic, state: TopicState) -> Topic:
-        changed = replace(topic, state=state)
-        name, version = topic_document(topic.name), self._versions[topic.name]
+    async def _change(self, changed: Topic) -> Topic:
+        name, version = topic_document(changed.name), self._versions[changed.name]
         self._know(changed, await self._store.compare_and_set_document(name, changed.encode(), version))
         return changed
 
     async def _finish_making(self, topic: Topic) -> Topic:
         # Before it can be used: a gateway that has caught up knows the id of each topic in use.
         await self._announce(topic.name)
-        for partition in range(topic.partitions):
+        await self._make_logs(topic, range(topic.partitions))
+        made = await self._change(replace(topic, state=TopicState.ACTIVE))
+        await self._announce(topic.name)
+        return made
+
+    async def _make_logs(self, topic: Topic, partitions: range) -> None:
+        for partition in partitions:
             try:
                 log = await self._client.create_log(
                     topic.log_name(partition), topic.write_quorum, topic.write_quorum, topic.ack_quorum
@@ -354,18 +386,14 @@ class Catalogue:
                 await log.close()
             except LogExistsError:
                 continue
-        made = await self._change(topic, TopicState.ACTIVE)
-        await self._announce(topic.name)
-        return made
 
     async def _finish_deletion(self, topic: Topic) -> None:
         await self._announce(topic.name)
         await self._before_deletion(topic)
-        for partition in range(topic.partitions):
-            try:
-                await self._client.delete_log(topic.log_name(partition))
-            except NoSuchLogError:
-                continue
+        # Also logs of further partitions, which a gateway that died has made before they were the topic's.
+        for log_name in [name async for name in self._client.list_logs(topic.logs_prefix)]:
+            with contextlib.suppress(NoSuchLogError):
+                await self._client.delete_log(log_name)
         await self._store.delete_document(topic_document(topic.name), self._versions[topic.name])
         self._forget(topic)
         await self._announce(topic.name)

@@ -77,7 +77,12 @@ class Topic:
 
     def log_name(self, partition: int) -> str:
         """The log of a partition."""
-        return f"kafka/{self.name}/{partition}"
+        return f"{self.logs_prefix}{partition}"
+
+    @property
+    def logs_prefix(self) -> str:
+        """The beginning of the names of its logs."""
+        return f"kafka/{self.name}/"
 
     def encode(self) -> bytes:
         """The stored form."""

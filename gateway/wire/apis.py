@@ -39,8 +39,10 @@ class Api(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     DESCRIBE_CONFIGS = 32
+    CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     OFFSET_DELETE = 47
 
@@ -69,8 +71,10 @@ VERSIONS: Final[dict[Api, Versions]] = {
     Api.API_VERSIONS: Versions(0, 3),
     Api.CREATE_TOPICS: Versions(2, 4),
     Api.DELETE_TOPICS: Versions(1, 3),
+    Api.DELETE_RECORDS: Versions(0, 1),
     Api.INIT_PRODUCER_ID: Versions(0, 1),
     Api.DESCRIBE_CONFIGS: Versions(1, 3),
+    Api.CREATE_PARTITIONS: Versions(0, 1),
     Api.DELETE_GROUPS: Versions(0, 1),
     Api.OFFSET_DELETE: Versions(0, 0),
 }

@@ -26,11 +26,12 @@ def up(module_folder: Path) -> Iterator[Up]:
 
 @pytest.mark.parametrize("client", ["aiokafka", "kafka-python", "confluent-kafka"])
 def test_a_client_produces_and_consumes(up: Up, client: str) -> None:
-    got, end = run_client(CLIENTS, client, up.kafka)
+    got, end, *administered = run_client(CLIENTS, client, up.kafka)
     count = len(got["values"]) // 2
     assert got["values"] == [f"message {number}" for number in range(count)] * 2
     assert got["offsets"] == list(range(2 * count))
     assert end == {"end": 2 * count}
+    assert administered == ([{"begins": 10, "partitions": 3}] if client == "confluent-kafka" else [])
 
 
 def test_no_message_of_an_idempotent_producer_is_lost_doubled_or_reordered_by_kills(tmp_path: Path) -> None:

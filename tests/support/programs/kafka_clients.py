@@ -67,7 +67,7 @@ def with_kafka_python(address: str) -> None:
 
 def with_confluent_kafka(address: str) -> None:
     from confluent_kafka import TopicPartition  # noqa: PLC0415
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
+    from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415
 
     admin = AdminClient({"bootstrap.servers": address})
     for made in admin.create_topics([NewTopic("confluent-kafka", 1, replication_factor=1)]).values():
@@ -78,6 +78,11 @@ def with_confluent_kafka(address: str) -> None:
     got = consume(address, "confluent-kafka", 2 * COUNT)
     say({"values": [one.value().decode() for one in got], "offsets": [one.offset() for one in got]})
     say({"end": watermark(address, TopicPartition("confluent-kafka", 0))})
+    for grown in admin.create_partitions([NewPartitions("confluent-kafka", 3)]).values():
+        grown.result(60)
+    (deleted,) = admin.delete_records([TopicPartition("confluent-kafka", 0, 10)]).values()
+    partitions = admin.list_topics("confluent-kafka", timeout=100).topics["confluent-kafka"].partitions
+    say({"begins": deleted.result(60).low_watermark, "partitions": len(partitions)})
 
 
 def deliver(address: str, topic: str, values: list[bytes], **settings: Any) -> list[str]:
