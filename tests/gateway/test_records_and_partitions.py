@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from octavo.gateway.codes import Code
 from octavo.gateway.gateway import Gateway
+from octavo.gateway.leading.recent import BYTES_MAX as RECENT_BYTES_MAX
 from octavo.gateway.records.batch import read_header
 from octavo.gateway.records.names import anchor_document
 from octavo.gateway.topics.document import PARTITIONS_MAX
@@ -114,6 +115,18 @@ async def test_what_is_left_is_found_by_its_offset_also_by_the_next_leader(
         assert (await client.offset_at("orders", EARLIEST)).offset == 17
         assert (await client.fetch("orders", 17)).error_code.value == 0
         assert (await client.fetch("orders", 16)).error_code.value == Code.OFFSET_OUT_OF_RANGE
+
+
+async def test_records_behind_the_deleted_ones_are_found_in_the_log(client: KafkaClient) -> None:
+    """They are not looked for where the log has no entries any more."""
+    for _ in range(20):
+        await produce(client, b"x")
+    assert await delete_below(client, END) == (Code.NONE, 20)
+    for offset in range(20, 24):
+        assert await produce(client, b"x" * (RECENT_BYTES_MAX // 3)) == (Code.NONE, offset)
+    fetched = await client.fetch("orders", 20, partition_bytes_max=1)
+    header = read_header(fetched.records)
+    assert (fetched.error_code.value, header is not None and header.base_offset) == (0, 20)
 
 
 async def test_records_that_cannot_be_deleted_are_refused(client: KafkaClient) -> None:
