@@ -318,7 +318,7 @@ class Catalogue:
         ``validate_only``: only find out whether it could be done.
 
         Raises:
-            RefusedError: There is no such topic, or it cannot have so many partitions.
+            RefusedError: There is no such topic, or it cannot have this number of partitions.
             OctavoError: The metadata store does not answer. The partitions may be made all the same.
         """
         async with self._one_at_a_time():
