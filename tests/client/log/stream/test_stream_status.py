@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from octavo.client.log.stream.status import segments_of_stream
 from support.clusters.log_cluster import LogCluster, open_log_cluster
+from support.inside import leader_of
 from support.metadata.metadata_clusters import MemoryCluster
 
 import octavo
@@ -54,4 +55,4 @@ async def test_a_fragment_that_has_no_end_yet_is_shown(logs: LogCluster) -> None
     await logs.end_segment_by_hand(await logs.client(), ledger_id)
     (segment,) = segments_of_stream(await logs.root())
     assert (segment.first_position, segment.entries) == (0, None)
-    await writer._abandon()
+    await leader_of(writer).abandon()
