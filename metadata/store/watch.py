@@ -221,6 +221,11 @@ class WatchHub:
         """The keys of all values that are watched."""
         return self._topics.keys()
 
+    @property
+    def requests(self) -> dict[Hashable, int]:
+        """How often each of the watched values was to be loaded, by its key."""
+        return {key: topic.requested for key, topic in self._topics.items()}
+
     def changed(self, which: Callable[[Hashable], bool]) -> None:
         """Report that the values whose keys ``which`` accepts may have changed."""
         for key, topic in self._topics.items():

@@ -34,7 +34,7 @@ async def watching(store: MetadataStore, count: int = WATCHES) -> AsyncIterator[
 
 def requests(store: MetadataStore) -> dict[Hashable, int]:
     """How often each of the watched records was to be read."""
-    return {key: topic.requested for key, topic in handle_of(store).hub._topics.items()}
+    return handle_of(store).hub.requests
 
 
 async def test_idle_watches_have_no_tasks(store: MetadataStore) -> None:
