@@ -20,6 +20,7 @@ from functools import partial
 
 from octavo.client.client import Client
 from octavo.client.log.seam.entries import Gap
+from octavo.metadata.ledger.model import LedgerState
 from octavo.protocol.errors import OctavoError
 from simulation.engine.old_peers import PUSHED_ENTRIES
 from simulation.judges.history import LedgerHistory, Violation
@@ -261,8 +262,9 @@ class Staging:
         await self._check_ends(members)
 
     def _open(self, members: list[Member]) -> list[Member]:
-        """Those that are still written: no client has closed or fenced them, and no add has failed."""
-        return [one for one in members if one.ledger.adding and one.ledger.end is None]
+        """Those that are still written. Where a client has begun to recover a ledger, and given up, no bookie hears what
+        was acknowledged last."""
+        return [one for one in members if one.ledger.adding and one.ledger.current.state is LedgerState.OPEN]
 
     async def _check_promptness(self, host: ClientHost, cast: Cast, members: list[Member]) -> None:
         world, audience = self.world, self.audience
