@@ -262,8 +262,8 @@ class Staging:
         await self._check_ends(members)
 
     def _open(self, members: list[Member]) -> list[Member]:
-        """Those that are still written. Where a client has begun to recover a ledger, and given up, no bookie hears what
-        was acknowledged last."""
+        """Those that are still written. Where a client has begun to recover a ledger, and given up, bookies do not hear
+        what was acknowledged last."""
         return [one for one in members if one.ledger.adding and one.ledger.current.state is LedgerState.OPEN]
 
     async def _check_promptness(self, host: ClientHost, cast: Cast, members: list[Member]) -> None:
