@@ -131,7 +131,7 @@ FULL_COPIES = {
 """Canary in full copies -> the first seed to try, of quick universes whose ledgers have full copies."""
 
 LOG_COPIES = {
-    "takeover-owes-nothing": 37,
+    "takeover-owes-nothing": 28,
     "required-copies-are-missing": 28,
 }
 """Canary in full copies of logs -> the first seed to try, of quick universes whose logs have full copies."""
@@ -171,7 +171,7 @@ CHAIN, STREAM = ("logs=1", "log_streams=0", "agents=0"), ("logs=1", "log_streams
 
 HARDSHIPS = {
     "candidate-ignores-its-lease": ("quick", 5, ("absences=1", *CHAIN)),
-    "kept-metadata-are-believed": ("small", 8, ("keepsakes=1", *STREAM)),
+    "kept-metadata-are-believed": ("small", 94, ("keepsakes=1", *STREAM)),
     "withdrawn-add-is-sent": ("small", 4, ("impatience=1", *CHAIN)),
     "flush-waits-for-last": ("small", 3, ("impatience=1", *STREAM)),
     "identity-is-not-confirmed": ("quick", 1, ("returns=1", "logs=0")),
