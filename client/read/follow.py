@@ -156,7 +156,7 @@ class LedgerTail:
         """As :meth:`octavo.client.read.feed.FeedReader.read_metadata_again`."""
         self._should_read_again = True
         if self._reading_again is None and not self._ended:
-            task = self._loop.create_task(self._end_on_failure(self._read_again()), name="octavo ledger metadata")
+            task = self._loop.create_task(self._end_on_failure(self._read_again), name="octavo ledger metadata")
             self._reading_again = when_cancelled(task, self._cancelled)
 
     def feed_failed(self, error: OctavoError) -> None:
@@ -196,10 +196,10 @@ class LedgerTail:
         finally:
             self._reading_again = None
 
-    async def _end_on_failure(self, work: Coroutine[None, None, None]) -> None:
+    async def _end_on_failure(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """If ``work`` fails, the tail ends and waiting callers get the error."""
         try:
-            await work
+            await work()
         except OctavoError as error:
             self._end(error)
         except Exception as error:
