@@ -37,8 +37,12 @@ def run(uri: str, loop: str, way: str) -> Any:
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+CASES = [(loop, way) for loop in ("asyncio", "uvloop") for way in WAYS if (loop, way) != ("uvloop", "inherited")]
+"""A child that runs its parent's loop of uvloop shares the parent's epoll set, and libuv ends a process of the two with
+SIGABRT now and then: uvloop's loops are not made for that."""
+
+
+@pytest.mark.parametrize(("loop", "way"), CASES)
 def test_forked_child_is_refused_and_its_parent_goes_on(up: Up, loop: str, way: str) -> None:
     told = run(up.uri, loop, way)
 
