@@ -63,3 +63,7 @@ class RefusedError(Exception):
         self.code = code
         self.text = text
         """For the client: names the thing and the reason."""
+
+
+class WrongPositionError(Exception):
+    """The log has given an entry another position than its leader counted: it must not lead on (rule K2)."""

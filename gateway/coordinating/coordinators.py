@@ -18,6 +18,8 @@ from octavo.gateway.coordinating.coordinator import GROUP_ID_CHARACTERS_MAX, Clo
 from octavo.gateway.coordinating.group_log import GroupLog, read_commits
 from octavo.gateway.groups.commits import Commits
 from octavo.gateway.leading.gateways import GatewayAddress, Gateways
+from octavo.gateway.leading.led_log import leading
+from octavo.gateway.leading.openings import Openings
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.protocol.errors import OctavoError
 
@@ -71,7 +73,7 @@ class Coordinators:
         self._rng = rng
         self._limits = limits
         self._running: dict[int, Coordinator] = {}
-        self._opening: dict[int, asyncio.Task[Coordinator]] = {}
+        self._openings = Openings[int, Coordinator]()
         self._ending: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
@@ -127,43 +129,23 @@ class Coordinators:
             raise RefusedError(Code.NOT_COORDINATOR, "the gateway ends")
         if not self._gateways.is_own(log_name(number)):
             raise RefusedError(Code.NOT_COORDINATOR, "another gateway coordinates the group")
-        opening = self._opening.get(number)
-        if opening is None:
-            opening = asyncio.get_running_loop().create_task(self._open(number))
-            self._opening[number] = opening
-            opening.add_done_callback(lambda done: self._opened(number, done))
-        done, _ = await asyncio.wait([opening], timeout=self._limits.opening_seconds_max)
-        if not done or opening.cancelled():
-            raise RefusedError(Code.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator reads its log")
         try:
-            return opening.result()
+            opened = await self._openings.get(number, lambda: self._open(number), self._limits.opening_seconds_max)
         except OctavoError as error:
             text = f"the coordinator cannot begin now: {error}"
             raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, text) from error
-
-    def _opened(self, number: int, opening: "asyncio.Task[Coordinator]") -> None:
-        del self._opening[number]
-        if not opening.cancelled():
-            opening.exception()  # the requests that waited for it may be gone
+        if opened is None:
+            raise RefusedError(Code.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator reads its log")
+        return opened
 
     async def _open(self, number: int) -> Coordinator:
         await self._topic()
-        log = await self._client.open_log(log_name(number))
-        try:
-            writer = await log.lead(self._name)
-            try:
-                limits = self._limits
-                commits = Commits(restate_bytes=limits.restate_bytes, bytes_max=limits.offsets_bytes_max)
-                # A topic whose offsets were committed had been announced: its id is known afterwards.
-                await self._catalogue.catch_up()
-                await read_commits(log, writer.end, commits, self._catalogue.has_id)
-            except BaseException:
-                with contextlib.suppress(OctavoError):
-                    await writer.close()
-                raise
-        except BaseException:
-            await log.close()
-            raise
+        limits = self._limits
+        async with leading(self._client, log_name(number), self._name) as (log, writer):
+            commits = Commits(restate_bytes=limits.restate_bytes, bytes_max=limits.offsets_bytes_max)
+            # A topic whose offsets were committed had been announced: its id is known afterwards.
+            await self._catalogue.catch_up()
+            await read_commits(log, writer.end, commits, self._catalogue.has_id)
         group_log = GroupLog(
             log,
             writer,
@@ -221,10 +203,7 @@ class Coordinators:
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.wait([self._ticking])
-        if self._opening:
-            for opening in self._opening.values():
-                opening.cancel()  # it may wait for another gateway
-            await asyncio.wait(set(self._opening.values()))
+        await self._openings.give_up_all()
         running, self._running = list(self._running.values()), {}
         for one in running:
             await one.log.close()

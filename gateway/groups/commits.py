@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.codes import Code, RefusedError, WrongPositionError
 from octavo.gateway.groups.entries import (
     Committed,
     GenerationStored,
@@ -283,7 +283,3 @@ def _places_of(entry: GroupEntry, record: GroupRecord) -> Iterable[Place]:
 
 def _bytes_of_entry(entry: GroupEntry) -> int:
     return bytes_of(entry.offsets) if isinstance(entry, OffsetsCommitted) else 0
-
-
-class WrongPositionError(Exception):
-    """The log has given an entry another position than the coordinator counted: it must not go on."""

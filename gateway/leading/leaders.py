@@ -15,6 +15,8 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.anchors import Anchors
 from octavo.gateway.leading.beginning import Beginner
 from octavo.gateway.leading.gateways import GatewayAddress, Gateways
+from octavo.gateway.leading.led_log import leading
+from octavo.gateway.leading.openings import Openings
 from octavo.gateway.leading.partition import LedPartition
 from octavo.gateway.leading.snapshots import Snapshots
 from octavo.gateway.topics.document import Topic
@@ -57,7 +59,7 @@ class Leaders:
         self._gateways = gateways
         self._highest_ids_stop = highest_ids_stop
         self._led: dict[PartitionKey, LedPartition] = {}
-        self._opening: dict[PartitionKey, asyncio.Task[LedPartition]] = {}
+        self._openings = Openings[PartitionKey, LedPartition]()
         self._tasks: set[asyncio.Task[None]] = set()
         self._handing_over = asyncio.Semaphore(HANDED_OVER_MAX)
         self._closed = False
@@ -69,7 +71,7 @@ class Leaders:
     @property
     def opening(self) -> int:
         """Partitions whose lead is waited for."""
-        return len(self._opening)
+        return len(self._openings)
 
     def leader_of(self, topic: Topic, partition: int) -> GatewayAddress | None:
         """The gateway at which clients find the leader; None: no gateway takes part."""
@@ -79,11 +81,11 @@ class Leaders:
         return self._gateways.choice(topic.log_name(partition))
 
     def _leading(self, key: PartitionKey) -> LedPartition | None:
-        led = self._led.get(key)
-        if led is not None:
+        found = self._led.get(key)
+        if found is not None:
             with contextlib.suppress(RefusedError):
-                led.check_leads()
-                return led
+                found.check_leads()
+                return found
         return None
 
     async def get(self, topic: Topic, partition: int) -> LedPartition:
@@ -93,31 +95,21 @@ class Leaders:
             RefusedError: It cannot be led now, or another gateway leads it; the client is to look for the leader.
         """
         key = PartitionKey(topic.topic_id, partition)
-        led = self._leading(key)
-        if led is not None:
-            return led
+        found = self._leading(key)
+        if found is not None:
+            return found
         if self._closed:
             raise RefusedError(Code.NOT_LEADER_OR_FOLLOWER, "the gateway ends")
         self._check_choice(topic.log_name(partition))
-        opening = self._opening.get(key)
-        if opening is None:
-            opening = asyncio.get_running_loop().create_task(self._open(topic, key))
-            self._opening[key] = opening
-            opening.add_done_callback(lambda done: self._opened(key, done))
-        await asyncio.wait([opening], timeout=OPENING_SECONDS_MAX)
-        if not opening.done() or opening.cancelled():
-            text = f"partition {partition} of {topic.name} is not led yet"
-            raise RefusedError(Code.LEADER_NOT_AVAILABLE, text)
         try:
-            return opening.result()
+            opened = await self._openings.get(key, lambda: self._open(topic, key), OPENING_SECONDS_MAX)
         except OctavoError as error:
             text = f"partition {partition} of {topic.name} cannot be led now: {error}"
             raise RefusedError(Code.LEADER_NOT_AVAILABLE, text) from error
-
-    def _opened(self, key: PartitionKey, opening: "asyncio.Task[LedPartition]") -> None:
-        del self._opening[key]
-        if not opening.cancelled():
-            opening.exception()  # the requests that waited for it may be gone
+        if opened is None:
+            text = f"partition {partition} of {topic.name} is not led yet"
+            raise RefusedError(Code.LEADER_NOT_AVAILABLE, text)
+        return opened
 
     async def get_all(self, partitions: Iterable[tuple[Topic, int]]) -> list[LedPartition | RefusedError]:
         """Several partitions, in order; for each that cannot be led, the reason."""
@@ -135,22 +127,11 @@ class Leaders:
             raise RefusedError(Code.NOT_LEADER_OR_FOLLOWER, f"log {log_name}: another gateway leads it")
 
     async def _open(self, topic: Topic, key: PartitionKey) -> LedPartition:
-        log = await self._client.open_log(topic.log_name(key.partition))
-        try:
-            writer = await log.lead(self._name)
-            try:
-                snapshots = Snapshots(self._store, log.log_id)
-                anchors = Anchors(self._store, log.log_id)
-                beginner = Beginner(log, anchors, snapshots, self._highest_ids_stop)
-                beginning = await beginner.begin(writer.end, self._clock_ms())
-            except BaseException:
-                with contextlib.suppress(OctavoError):
-                    await writer.close()
-                raise
-        except BaseException:
-            await log.close()
-            raise
-        led = LedPartition(
+        async with leading(self._client, topic.log_name(key.partition), self._name) as (log, writer):
+            anchors = Anchors(self._store, log.log_id)
+            beginner = Beginner(log, anchors, Snapshots(self._store, log.log_id), self._highest_ids_stop)
+            beginning = await beginner.begin(writer.end, self._clock_ms())
+        opened = LedPartition(
             log,
             writer,
             beginning,
@@ -162,10 +143,10 @@ class Leaders:
         )
         if self._closed or not self._gateways.is_own(log.name):
             # It waited for the lead, and another gateway has become the choice meanwhile.
-            await led.close()
+            await opened.close()
             raise RefusedError(Code.NOT_LEADER_OR_FOLLOWER, f"log {log.name}: another gateway leads it")
-        self._led[key] = led
-        return led
+        self._led[key] = opened
+        return opened
 
     def _forget(self, key: PartitionKey, lost: LedPartition) -> None:
         if self._led.get(key) is lost:
@@ -210,9 +191,7 @@ class Leaders:
         """Give up the partitions of a topic that is being deleted, with their documents."""
         for partition in range(topic.partitions):
             key = PartitionKey(topic.topic_id, partition)
-            if (opening := self._opening.get(key)) is not None:
-                opening.cancel()  # it may wait for another gateway
-                await asyncio.wait([opening])
+            await self._openings.give_up(key)
             led = self._led.pop(key, None)
             if led is not None:
                 await led.close()
@@ -226,10 +205,7 @@ class Leaders:
     async def close(self) -> None:
         """Give all partitions back. What was handed over is waited for."""
         self._closed = True
-        if self._opening:
-            for opening in self._opening.values():
-                opening.cancel()  # it may wait for another gateway
-            await asyncio.wait(self._opening.values())
+        await self._openings.give_up_all()
         await asyncio.gather(*(self._give_up(key) for key in self._led))
         if self._tasks:
             await asyncio.wait(self._tasks)

@@ -18,11 +18,11 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.anchors import Anchors
 from octavo.gateway.leading.beginning import Beginning, first_batch
 from octavo.gateway.leading.index import Point
+from octavo.gateway.leading.led_log import LedLog
 from octavo.gateway.leading.recent import Recent
-from octavo.gateway.records.appends import WrongPositionError
 from octavo.gateway.records.batch import BatchHeader, TimedOffset, first_record_at, read_header, stamped
 from octavo.protocol.entries import EPOCH
-from octavo.protocol.errors import OctavoError, TruncatedError
+from octavo.protocol.errors import TruncatedError
 
 _SEALED_BEFORE_MS_MAX: Final = 2 * 3600 * 1000
 """A batch is not accepted whose times lie more than an hour ahead, and the clock may have gone back by as much since: a
@@ -54,23 +54,25 @@ class LedPartition:
         when the lead is over."""
         self.log = log
         self.writer = writer
+        self._led = LedLog[int](
+            log,
+            writer,
+            Code.NOT_LEADER_OR_FOLLOWER,
+            is_current=is_current,
+            on_acknowledged=self._acknowledged,
+            on_lost=self._has_lost,
+        )
         self.appends = beginning.appends
         self.start_offset = beginning.start_offset
         self._anchors = anchors
         self._index = beginning.known
         self._recent = Recent(self.appends.next_offset)
         self._clock_ms = clock_ms
-        self._is_current = is_current
         self._on_lost = on_lost
         self._on_snapshot_due = on_snapshot_due
         self._loop = asyncio.get_running_loop()
-        self._answers: dict[int, asyncio.Future[int]] = {}
-        """By base offset, of each batch under way."""
-        self._adding: set[asyncio.Task[int]] = set()
         self._grown: asyncio.Future[None] = self._loop.create_future()
         self._bytes_since_snapshot = 0
-        self.lost: RefusedError | None = None
-        """Why the lead is over; None while it is not."""
 
     @property
     def high_watermark(self) -> int:
@@ -90,41 +92,22 @@ class LedPartition:
         if repeat is not None:
             return self._answer_to_repeat(repeat.base_offset, is_acknowledged=repeat.is_acknowledged)
         base_offset = self.appends.next_offset
-        payload = stamped(view, base_offset, self.writer.term)
-        # It begins at once: the writer has the batch, or has refused it, before anything else happens (rule K2).
-        adding = asyncio.Task(self.writer.add(payload), loop=self._loop, eager_start=True)
-        if adding.done() and adding.exception() is not None:
-            self._lose(f"the writer of the log has refused an add: {adding.exception()}")
-            self.check_leads()
+        self._led.add(stamped(view, base_offset, self.writer.term))
         self.appends.hand_over(batch, self._clock_ms())
-        answer = self._answers[base_offset] = self._loop.create_future()
-        self._adding.add(adding)
-        adding.add_done_callback(lambda done: self._added(done, payload))
-        return answer
+        return self._led.answer(base_offset)
 
     def _answer_to_repeat(self, base_offset: int, *, is_acknowledged: bool) -> asyncio.Future[int]:
         if not is_acknowledged:
-            return self._answers[base_offset]
+            return self._led.answers[base_offset]
         answer: asyncio.Future[int] = self._loop.create_future()
         answer.set_result(base_offset)
         return answer
 
-    def _added(self, adding: asyncio.Task[int], payload: bytes) -> None:
-        self._adding.discard(adding)
-        error = None if adding.cancelled() else adding.exception()
-        if self.lost is not None:
-            return
-        if adding.cancelled() or error is not None:
-            self._lose(f"an add to the log has failed: {error}")
-            return
-        try:
-            done = self.appends.acknowledge(adding.result())
-        except WrongPositionError as wrong:
-            self._lose(str(wrong))
-            return
+    def _acknowledged(self, position: int, payload: bytes) -> None:
+        done = self.appends.acknowledge(position)
         self._index.note(Point(done.base_offset, done.position), len(payload))
         self._recent.add(done.base_offset, self.high_watermark, payload)
-        self._answers.pop(done.base_offset).set_result(done.base_offset)
+        self._led.answers.pop(done.base_offset).set_result(done.base_offset)
         self._wake()
         self._bytes_since_snapshot += len(payload)
         if self._bytes_since_snapshot >= SNAPSHOT_BYTES:
@@ -214,7 +197,7 @@ class LedPartition:
 
     def growth(self) -> "asyncio.Future[None]":
         """Done once the high watermark has risen, or the lead is over. Not to be cancelled."""
-        if self.lost is not None and not self._grown.done():
+        if self._led.lost is not None and not self._grown.done():
             self._grown.set_result(None)
         return self._grown
 
@@ -259,37 +242,13 @@ class LedPartition:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def check_leads(self) -> None:
-        """Raise :class:`RefusedError` if the lead is over, or may be.
+        """Raise :class:`RefusedError` if the lead is over, or may be."""
+        self._led.check_leads()
 
-        What a leader says of now, an end or a sequence that does not follow, is wrong once another one leads. A process
-        that stood still does not know that yet; the lease of its gateway, asked for the time, does.
-        """
-        if self.lost is None and not self._is_current():
-            self._lose("the gateway's lease has ended")
-        if self.lost is None and self.writer.lost.is_set():
-            self._lose(self.writer.lost_reason or "the lead is lost")
-        if self.lost is not None:
-            raise RefusedError(self.lost.code, self.lost.text)
-
-    def _lose(self, why: str) -> None:
-        if self.lost is not None:
-            return
-        self.lost = RefusedError(Code.NOT_LEADER_OR_FOLLOWER, f"log {self.log.name}: {why}")
-        answers, self._answers = self._answers, {}
-        for answer in answers.values():
-            if not answer.done():
-                answer.set_exception(RefusedError(self.lost.code, self.lost.text))
-                answer.exception()  # the request that waits for it may be gone
+    def _has_lost(self) -> None:
         self._wake()
         self._on_lost(self)
 
     async def close(self) -> None:
-        """End the lead: wait for what is under way, then give the log back."""
-        try:
-            await self.writer.close()
-        except OctavoError as error:
-            self._lose(str(error))
-        if self._adding:
-            await asyncio.wait(set(self._adding))
-        self._lose("the gateway has given it up")
-        await self.log.close()
+        """End the lead: wait for what is under way, then give the log back. Raises :class:`OctavoError`."""
+        await self._led.close()

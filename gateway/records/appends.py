@@ -19,6 +19,7 @@ log.
 from collections import deque
 from typing import NamedTuple
 
+from octavo.gateway.codes import WrongPositionError
 from octavo.gateway.records.batch import BatchHeader
 from octavo.gateway.records.producers import Producers, Repeat
 
@@ -95,7 +96,3 @@ class Appends:
             assert (one.base_offset, one.position) == (offset, position), f"{one} should begin at {offset}, {position}"
             offset, position = offset + one.batch.record_count, position + 1
         assert (offset, position) == (self.next_offset, self.next_position)
-
-
-class WrongPositionError(Exception):
-    """The log has given an entry another position than the leader counted: it must not lead on (rule K2)."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from octavo.gateway.codes import Code, RefusedError
-from octavo.gateway.groups.commits import Commits, GroupRecord, WrongPositionError, bytes_of
+from octavo.gateway.codes import Code, RefusedError, WrongPositionError
+from octavo.gateway.groups.commits import Commits, GroupRecord, bytes_of
 from octavo.gateway.groups.entries import (
     Committed,
     GenerationStored,

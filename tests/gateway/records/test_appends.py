@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.gateway.records.appends import Appends, WrongPositionError
+from octavo.gateway.codes import WrongPositionError
+from octavo.gateway.records.appends import Appends
 from octavo.gateway.records.batch import BatchHeader, read_header
 from octavo.gateway.records.offsets import NO_ANCHOR, Anchor, decode_anchor, encode_anchor
 from octavo.gateway.records.producers import Producers
