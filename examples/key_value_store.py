@@ -7,7 +7,6 @@ applied everything that was acknowledged before it answers its first command.
 """
 
 import asyncio
-import contextlib
 import json
 import sys
 
@@ -60,16 +59,13 @@ async def main(uri: str, name: str) -> None:
     """Follow the log, and lead it when it is free."""
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    async with octavo.connect(uri, lease_seconds=5) as client:
-        with contextlib.suppress(octavo.LogExistsError):
-            await (await client.create_log(name)).close()
-        async with client.open_log(name) as log:
-            store = Store()
-            applying = asyncio.create_task(store.apply_all(log))
-            serving = asyncio.create_task(serve(store, log, commands))
-            await asyncio.wait([applying, serving], return_when=asyncio.FIRST_COMPLETED)
-            applying.cancel()
-            await serving
+    async with octavo.connect(uri, lease_seconds=5) as client, client.create_log(name, exist_ok=True) as log:
+        store = Store()
+        applying = asyncio.create_task(store.apply_all(log))
+        serving = asyncio.create_task(serve(store, log, commands))
+        await asyncio.wait([applying, serving], return_when=asyncio.FIRST_COMPLETED)
+        applying.cancel()
+        await serving
 
 
 if __name__ == "__main__":

@@ -63,11 +63,11 @@ async def main(command: str, path: str, *arguments: str) -> None:
                 place_order(database, item)
             return
         uri, name = arguments
-        async with octavo.connect(uri, lease_seconds=5) as client:
-            with contextlib.suppress(octavo.LogExistsError):
-                await (await client.create_log(name)).close()
-            async with client.open_log(name) as log:
-                print(f"published {await relay(database, log)} events")
+        async with (
+            octavo.connect(uri, lease_seconds=5) as client,
+            client.create_log(name, exist_ok=True) as log,
+        ):
+            print(f"published {await relay(database, log)} events")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The logs of one client: create, open, list, delete; and what must be closed with the client."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
-from typing import Literal
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import Final, Literal
 
 from octavo.client.arguments import Protection, check_password, check_text, checked_protection
 from octavo.client.awaitable_context import Opening
@@ -22,10 +23,19 @@ from octavo.client.log.stream.layout import open_stream_layout
 from octavo.client.log.writer.writer import LogWriter
 from octavo.metadata.ledger.debts import FullCopies
 from octavo.protocol.entries import Digest
-from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
+from octavo.protocol.errors import (
+    InvalidArgumentError,
+    LogExistsError,
+    NoSuchLogError,
+    OctavoError,
+    UnauthorizedError,
+)
 from octavo.protocol.quorums import Quorums, quorums_of
 
 type Layout = Literal["chain", "stream"]
+
+_CREATION_WAITS_MAX: Final = 8
+"""Times ``log_duel_pause_seconds``: the longest wait for other clients that create the same log."""
 
 
 class Logs:
@@ -83,6 +93,22 @@ class Logs:
         """A handle on the log. Raises :class:`NoSuchLogError`, :class:`UnauthorizedError`."""
         began_at = asyncio.get_running_loop().time()
         return await self._opened((await read_document(self._access.store, name)).value, password, began_at)
+
+    async def open_or_create(self, name: str, password: bytes, create: Callable[[], Awaitable[Log]]) -> Log:
+        """A handle on the log, which is created if there is none.
+
+        Of several clients that create a log at once each may replace what another has begun, and none can tell whether
+        the other still lives. They wait longer and longer, each its own time: one of them ends before the next begins.
+        """
+        pause_seconds = self._access.options.log_duel_pause_seconds
+        waits = 0
+        while True:
+            with contextlib.suppress(NoSuchLogError):
+                return await self.open(name, password)
+            with contextlib.suppress(LogExistsError):
+                return await create()
+            waits = min(waits + 1, _CREATION_WAITS_MAX)
+            await asyncio.sleep(self._access.uniform(0, waits) * pause_seconds)
 
     def names(self, prefix: str) -> AsyncIterator[str]:
         """The names of all logs that start with ``prefix``, in bounded memory. Logs being deleted are left out."""
@@ -188,6 +214,7 @@ class LogFace:
         layout: Layout = "stream",
         full_copies: Literal["recorded", "required"] | None = None,
         keys: KeyWindow | None = None,
+        exist_ok: bool = False,
     ) -> Opening[Log]:
         """Create a log; ``await`` it, or ``async with`` it.
 
@@ -206,14 +233,21 @@ class LogFace:
         ``keys``, with ``layout="stream"`` only: entries may have keys, and within this window an add with a key that is
         there gives the position of its entry instead of adding another (rule P21). It cannot be changed later.
 
+        With ``exist_ok`` a log of this name that is there is opened, as :meth:`open_log` does; it stays as it was
+        created, whatever the other arguments say.
+
         Examples:
             >>> retention = octavo.Retention(seconds=7 * 24 * 3600)
             >>> async with client.create_log("payments", retention=retention) as log:
             ...     log.first_position, log.end
             (0, 0)
+            >>> async with client.create_log("payments", exist_ok=True) as log:
+            ...     log.name
+            'payments'
 
         Raises:
             LogExistsError: There is a log with this name.
+            UnauthorizedError: With ``exist_ok``: there is one, and the password is wrong.
             InvalidArgumentError: An argument is wrong, the name for example.
         """
         check_log_name(name)
@@ -240,7 +274,11 @@ class LogFace:
             keep = retention or Retention()
             return await self._logs.create(name, quorums, protection, keep, layout, full_copies=kept, keys=keys)
 
-        return Opening(create, f"create_log({name!r})")
+        async def create_or_open() -> Log:
+            self._check_open()
+            return await self._logs.open_or_create(name, password, create)
+
+        return Opening(create_or_open if exist_ok else create, f"create_log({name!r})")
 
     def open_log(self, name: str, *, password: bytes = b"") -> Opening[Log]:
         """Open a log; ``await`` it, or ``async with`` it. Opening disturbs no leader and fences nothing.
