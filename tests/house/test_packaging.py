@@ -1,5 +1,6 @@
 """Folders at the top level (docs/decisions/001): what is in the tree is in the wheel, and imports from it."""
 
+import email
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,18 @@ def test_the_wheel_says_that_it_is_typed_and_carries_its_licence(installed: Path
     assert (installed / "octavo" / "py.typed").exists()
     (licence,) = installed.glob("octavo-*.dist-info/licenses/LICENSE")
     assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_wheel_tells_an_index_what_it_is(installed: Path) -> None:
+    (path,) = installed.glob("octavo-*.dist-info/METADATA")
+    metadata = email.message_from_string(path.read_text(encoding="utf-8"))
+    for field in ("Name", "Version", "Summary", "Keywords", "License-Expression", "Requires-Python"):
+        assert metadata[field], field
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert str(metadata.get_payload()).startswith("# Octavo\n")
+    classifiers = metadata.get_all("Classifier") or []
+    assert "Typing :: Typed" in classifiers
+    assert f"Programming Language :: Python :: {sys.version_info.major}.{sys.version_info.minor}" in classifiers
 
 
 def test_the_wheel_carries_every_file_for_deployment(installed: Path) -> None:
