@@ -55,7 +55,8 @@ mutate: setup ## put known defects into the source, one at a time, and see that 
 simulate: setup ## run one simulated universe: make simulate SEED=n [OPTIONS="--trace"]
 	@$(VENV)/python scripts/simulate.py $(SEED) $(OPTIONS)
 
-soak: setup ## run crash, kill, recovery and damage tests in their long form, then simulate for MINUTES=n
+soak: setup ## run what `make test` leaves out, crash, kill, recovery and damage tests in their long form, then simulate for MINUTES=n
+	@OCTAVO_NO_SKIPS=1 $(VENV)/pytest -n $(WORKERS) -m soak
 	@OCTAVO_NO_SKIPS=1 OCTAVO_CRASH_SAMPLES=40 OCTAVO_CRASH_EVERY=1 OCTAVO_CRASH_SEEDS=20 OCTAVO_KILL_CYCLES=200 \
 		OCTAVO_RECOVERIES=50 OCTAVO_SILENT_SOCKETS=10000 OCTAVO_INVENTED_IDS=1000000 OCTAVO_TAKEOVERS=200 OCTAVO_BOTH_DRIVERS=1 \
 		OCTAVO_STREAM_TAKEOVERS=200 OCTAVO_FAULT_SEEDS=4 OCTAVO_LARGE_REFERENCE=1 \

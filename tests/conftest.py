@@ -20,6 +20,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 from octavo.metadata import MetadataStore, open_metadata_store
 from support.patient_loop import PatientLoop
+from support.soak import is_left_to_soak, lines_without
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -103,14 +104,31 @@ def pytest_configure(config: pytest.Config) -> None:
     clone they thus compile different files, and find those of the others compiled."""
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if worker is not None and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-        folders = sorted(str(path) for path in Path(__file__).parent.iterdir() if path.is_dir())
+        # A folder that is named is collected, also where it is to be ignored.
+        ignored = {(config.invocation_params.dir / path).resolve() for path in config.getoption("ignore") or ()}
+        folders = sorted(str(path) for path in Path(__file__).parent.iterdir() if path.is_dir() and path not in ignored)
         number = int(worker["workerid"].removeprefix("gw"))
         start = len(folders) * number // worker["workercount"]
         config.args = folders[start:] + folders[:start]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All processes have the tests in the same order."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what a run of everything leaves to ``make soak``, which asks for the mark."""
+    if is_left_to_soak(item.nodeid):
+        item.add_marker(pytest.mark.soak)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """All processes have the tests in the same order. A run of everything leaves out what is marked for ``make soak``,
+    and does not take for left what is not there."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword:
+        left = [item for item in items if item.get_closest_marker("soak") is not None]
+        if unknown := lines_without([item.nodeid for item in left]):
+            raise pytest.UsageError("tests/left_to_soak.txt names no test: " + ", ".join(unknown))
+        if not config.option.markexpr:
+            config.hook.pytest_deselected(items=left)
+            items[:] = [item for item in items if item.get_closest_marker("soak") is None]
     turns = turns_of({unit_of(item.nodeid) for item in items})
     items.sort(key=lambda item: (turns[unit_of(item.nodeid)], item.nodeid.partition("::")[0]))
 

@@ -38,8 +38,8 @@ def run(uri: str, loop: str, way: str) -> Any:
 
 
 CASES = [(loop, way) for loop in ("asyncio", "uvloop") for way in WAYS if (loop, way) != ("uvloop", "inherited")]
-"""A child that runs its parent's loop of uvloop shares the parent's epoll set, and libuv ends a process of the two with
-SIGABRT now and then: uvloop's loops are not made for that."""
+"""A child that runs its parent's uvloop loop shares the parent's epoll set and io_uring, because uvloop does not call
+``uv_loop_fork``. libuv ends a process of the two with SIGABRT now and then: the limit that rule H1 names."""
 
 
 @pytest.mark.parametrize(("loop", "way"), CASES)
