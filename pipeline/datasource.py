@@ -45,7 +45,9 @@ class OctavoDataSource(DataSource):
     def schema(self) -> StructType:
         """The fixed schema of the source. Raises :class:`InvalidArgumentError` for a wrong option."""
         options = self._source_options()
-        return source_schema(of_log=options.log is not None, include_source=options.include_source)
+        return source_schema(
+            of_log=options.log is not None, include_source=options.include_source, include_key=options.include_key
+        )
 
     @brief_errors()
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime
 from typing import Literal
 
-from octavo.client.arguments import check_position, check_positions, check_text, check_time
+from octavo.client.arguments import check_flag, check_position, check_positions, check_text, check_time
 from octavo.client.async_context import Closable
 from octavo.client.awaitable_context import Opening
 from octavo.client.log.cursors.cursors import Cursor
@@ -23,6 +23,7 @@ from octavo.client.log.cursors.keeper import CursorKeeper
 from octavo.client.log.cursors.reading import read_cursors
 from octavo.client.log.documents.chain import Retention, check_retention
 from octavo.client.log.documents.cursors import CursorState
+from octavo.client.log.documents.key_window import KeyWindow
 from octavo.client.log.documents.names import check_cursor_name
 from octavo.client.log.full_status import full_status
 from octavo.client.log.key_reader import KeyReader
@@ -133,6 +134,11 @@ class Log(LogQuestions, Closable):
     def layout(self) -> str:
         """How the log is stored: ``"chain"`` or ``"stream"``."""
         return self._view.layout
+
+    @property
+    def keys(self) -> KeyWindow | None:
+        """The window within which keys of entries are known (rule P21); None: the log was created without keys."""
+        return self._view.keys
 
     @property
     def first_position(self) -> int:
@@ -326,11 +332,16 @@ class Log(LogQuestions, Closable):
             raise NoSuchEntryError(f"log {self.name}: position {last} is not below its end, {self._view.end}")
         return await self._locator.extents(first, last)
 
-    def reader_at(self, position: int) -> AbstractAsyncContextManager[tuple[LogExtent, LedgerReader]]:
+    def reader_at(
+        self, position: int, *, stored: bool = False
+    ) -> AbstractAsyncContextManager[tuple[LogExtent, LedgerReader]]:
         """A reader of the ledger or the part of a stream that holds ``position``, and the positions that it gives.
 
         It is for bulk readers, which read batches. The reader may be shared, and disturbs no leader. Of a part that is
         being written the last position is not known, and the extent names the largest number.
+
+        Where :attr:`keys` is not None, entries come in their stored form, with the key in front of the payload. A
+        caller that takes each apart with ``octavo.keyed_of`` says so with ``stored=True``.
 
         Examples:
             >>> async with log.reader_at(0) as (extent, reader):
@@ -342,15 +353,17 @@ class Log(LogQuestions, Closable):
         Raises:
             TruncatedError: ``position`` lies before the beginning of the log (rule P7).
             NoSuchEntryError: No leader has added the position yet.
-            InvalidArgumentError: The log has keys, whose entries :meth:`entries` gives.
+            InvalidArgumentError: The log has keys, and ``stored`` is false.
             NoSuchLedgerError: While reading: the part is not what it was; ask again with the position that comes next.
             LogDamagedError: An operator has given the position up, or its ledger is lost.
         """
         self._view.check_open()
         check_positions(position, position)
-        if self._view.keys is not None:
+        check_flag("stored", stored)
+        if self._view.keys is not None and not stored:
             raise InvalidArgumentError(
-                f"log {self.name} has keys, which stand in the stored form of its entries: read it with entries()"
+                f"log {self.name} has keys, which stand in the stored form of its entries: read it with entries(), or "
+                "with stored=True and octavo.keyed_of"
             )
         return self._locator.reader_at(position)
 

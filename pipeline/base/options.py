@@ -84,6 +84,7 @@ class SourceOptions:
     partitions_min: int
     fail_on_data_loss: bool
     include_source: bool
+    include_key: bool
     entries_per_trigger_max: int | None
     bytes_per_trigger_max: int | None
 
@@ -107,7 +108,7 @@ SOURCE_NAMES = (
     *_SECURITY_NAMES,
     "metadata", "passwordFile", "passwordVariable", "ledgers", "dataset", "log", "startingEntry", "endingEntry",
     "startingPosition", "endingPosition", "startingOffsets", "targetPartitionBytes", "minPartitions", "failOnDataLoss",
-    "includeSource", "maxEntriesPerTrigger", "maxBytesPerTrigger",
+    "includeSource", "includeKey", "maxEntriesPerTrigger", "maxBytesPerTrigger",
 )  # fmt: skip
 SINK_NAMES = (
     *_SECURITY_NAMES,
@@ -117,7 +118,7 @@ SINK_NAMES = (
 
 
 _NOT_FOR_LOGS = ("ledgers", "dataset", "startingEntry", "endingEntry")
-_ONLY_FOR_LOGS = ("startingPosition", "endingPosition")
+_ONLY_FOR_LOGS = ("startingPosition", "endingPosition", "includeKey")
 
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -144,6 +145,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         partitions_min=reader.integer("minPartitions", 1, 1, 1_000_000),
         fail_on_data_loss=reader.boolean("failOnDataLoss", default=True),
         include_source=reader.boolean("includeSource", default=False),
+        include_key=reader.boolean("includeKey", default=False),
         entries_per_trigger_max=reader.optional_integer("maxEntriesPerTrigger"),
         bytes_per_trigger_max=reader.optional_integer("maxBytesPerTrigger"),
     )

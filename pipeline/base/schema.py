@@ -22,15 +22,19 @@ writer's LAC when it sealed the entry; NULL before the first."""
 LOG_COLUMNS: Mapping[str, DataType] = {"position": LongType(), "timestamp": TimestampType()}
 """Additional columns of a log: the position, and when the leader sealed the entry."""
 
+KEY_COLUMNS: Mapping[str, DataType] = {"key": StringType()}
+"""Additional column of a log (``includeKey=true``): the key of the entry; NULL where it has none."""
+
 SOURCE_COLUMNS: Mapping[str, DataType] = {"bookie": StringType(), "fragment": LongType()}
 """Additional columns (``includeSource=true``): the bookie that returned the entry, and the first entry id of its
 fragment."""
 
 
-def source_schema(*, of_log: bool = False, include_source: bool) -> StructType:
+def source_schema(*, of_log: bool = False, include_source: bool, include_key: bool = False) -> StructType:
     """The schema of the source."""
     columns = {
         **(LOG_COLUMNS if of_log else {}),
+        **(KEY_COLUMNS if include_key else {}),
         **COLUMNS,
         **(SOURCE_COLUMNS if include_source else {}),
     }
@@ -42,7 +46,7 @@ def check_schema(schema: StructType, *, of_log: bool = False) -> tuple[str, ...]
 
     Raises :class:`InvalidArgumentError` for an unknown name or a wrong type.
     """
-    known = {**(LOG_COLUMNS if of_log else {}), **COLUMNS, **SOURCE_COLUMNS}
+    known = {**({**LOG_COLUMNS, **KEY_COLUMNS} if of_log else {}), **COLUMNS, **SOURCE_COLUMNS}
     for field in schema.fields:
         if known.get(field.name) != field.dataType:
             kinds = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from octavo.client.read.reader import EntryBatch
 from octavo.pipeline.base.planning import EntryRange
+from octavo.pipeline.source.keyed_columns import split_keyed
 from octavo.protocol.entries import SEALED_BYTES_MIN, Entry
 from octavo.protocol.entry_columns import HEAD_WORDS, PAYLOAD_START, PAYLOAD_STOP, EntryColumns
 
@@ -16,6 +17,7 @@ _ARROW: Mapping[str, pa.DataType] = {
     "value": pa.binary(),
     "bookie": pa.string(),
     "position": pa.int64(),
+    "key": pa.string(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
 
@@ -30,10 +32,16 @@ def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
 
 
 def entries_as_arrow(
-    names: Sequence[str], batches: Sequence[EntryBatch], fragment_of: Callable[[int], int], base: int = 0
+    names: Sequence[str],
+    batches: Sequence[EntryBatch],
+    fragment_of: Callable[[int], int],
+    base: int = 0,
+    *,
+    has_keys: bool = False,
 ) -> pa.RecordBatch:
     """Consecutive batches of one ledger as one record batch. ``fragment_of``: entry id -> first id of its fragment.
-    ``base``: the position of entry 0, for a ledger of a log."""
+    ``base``: the position of entry 0, for a ledger of a log. ``has_keys``: entries have the stored form of a log with
+    keys. Raises :class:`LogDamagedError` for one that has not."""
     pieces = [batch.entries for batch in batches if isinstance(batch.entries, EntryColumns)]
     if len(pieces) == len(batches):
         makers = _of_columns(pieces)
@@ -46,6 +54,11 @@ def entries_as_arrow(
         ),
         "position": lambda: _positions(batches, base),
     }
+    rows = sum(len(batch.entries) for batch in batches)
+    makers["key"] = lambda: pa.nulls(rows, pa.string())
+    if has_keys and not {"key", "value"}.isdisjoint(names):
+        keys, values = split_keyed(makers["value"]())
+        makers |= {"key": lambda: keys, "value": lambda: values}
     return pa.RecordBatch.from_arrays([makers[name]() for name in names], schema=arrow_schema(tuple(names)))
 
 

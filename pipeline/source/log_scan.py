@@ -118,7 +118,7 @@ async def _stream_pieces(log: Log, first: int, last: int, passing: IdBounds) -> 
     pieces: list[Piece] = []
     position = first
     while position <= last:
-        async with log.reader_at(position) as (extent, reader):
+        async with log.reader_at(position, stored=True) as (extent, reader):
             stop = min(extent.last, last)
             for low, high in passing.entries.runs if extent.ledger_id in passing.ledgers else ():
                 begin, end = max(position - extent.base, low), min(stop - extent.base, high)

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 from octavo.client.client import Client
@@ -113,6 +114,15 @@ async def read_with(client: Client, task: ReadTask) -> AsyncGenerator[pa.RecordB
         await source.close()
 
 
+class _Opened(NamedTuple):
+    """A reader, and the last entry that it gives."""
+
+    reader: LedgerReader
+    last: int
+    has_keys: bool = False
+    """Whether its entries have the stored form of a log with keys."""
+
+
 class _Source:
     """Opens what a task reads, and knows whether a loss is to be believed (see the module)."""
 
@@ -140,16 +150,16 @@ class _Source:
             await log.close()
 
     @asynccontextmanager
-    async def reader_of(self, wanted: EntryRange) -> AsyncIterator[tuple[int, LedgerReader]]:
-        """A reader of a range or of its beginning, and the last entry that it gives."""
+    async def reader_of(self, wanted: EntryRange) -> AsyncIterator["_Opened"]:
+        """A reader of a range or of its beginning."""
         if not self._task.through_log:
             async with await open_reader(self._client, wanted.ledger_id, self._task.cluster) as reader:
-                yield wanted.last, reader
+                yield _Opened(reader, wanted.last)
         else:
             # The planning of the query has found that the range is below the end.
             log = await self._opened_log()
-            async with log.reader_at(wanted.base + wanted.first) as (extent, reader):
-                yield min(wanted.last, extent.last - extent.base), reader
+            async with log.reader_at(wanted.base + wanted.first, stored=True) as (extent, reader):
+                yield _Opened(reader, min(wanted.last, extent.last - extent.base), has_keys=log.keys is not None)
 
     async def _opened_log(self) -> Log:
         assert self._task.log is not None, "entries that are read through a log are of one"
@@ -167,9 +177,9 @@ async def _read_range(source: _Source, wanted: EntryRange, task: ReadTask) -> As
     rest = wanted
     while rest.first <= rest.last:
         try:
-            async with source.reader_of(rest) as (last_given, reader):
-                while rest.first <= last_given:
-                    made = _record_batches(reader, rest.first, last_given, task.columns, base=rest.base)
+            async with source.reader_of(rest) as opened:
+                while rest.first <= opened.last:
+                    made = _record_batches(opened, rest.first, task.columns, base=rest.base)
                     try:
                         async with aclosing(made) as batches:
                             async for last, batch in batches:
@@ -209,19 +219,19 @@ def _lost_of(rest: EntryRange, error: Exception) -> EntryRange:
 
 
 async def _record_batches(
-    reader: LedgerReader, first: int, last: int, columns: Sequence[str], *, base: int
+    opened: _Opened, first: int, columns: Sequence[str], *, base: int
 ) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
     """The last entry id of each record batch, and the batch. Entries read before an error precede the error."""
 
     def fragment_of(entry_id: int) -> int:
-        fragment = reader.current_term.fragment_of(entry_id)
+        fragment = opened.reader.current_term.fragment_of(entry_id)
         return 0 if fragment is None else fragment.first_entry_id
 
     gathered: list[EntryBatch] = []
     rows = payload_bytes = 0
     failure: Exception | None = None
-    # The planning of the query has found that `last` is confirmed.
-    async with aclosing(reader.batches(first, last, confirmed=True)) as batches:
+    # The planning of the query has found that the last one is confirmed.
+    async with aclosing(opened.reader.batches(first, opened.last, confirmed=True)) as batches:
         while failure is None:
             try:
                 batch = await anext(batches, None)
@@ -235,7 +245,8 @@ async def _record_batches(
                 if payload_bytes < RECORD_BATCH_BYTES and rows < RECORD_BATCH_ROWS:
                     continue
             if gathered:
-                yield gathered[-1].entries[-1].entry_id, entries_as_arrow(columns, gathered, fragment_of, base)
+                made = entries_as_arrow(columns, gathered, fragment_of, base, has_keys=opened.has_keys)
+                yield gathered[-1].entries[-1].entry_id, made
                 gathered, rows, payload_bytes = [], 0, 0
             if batch is None:
                 break

@@ -102,7 +102,7 @@ class Sources:
 GROUPS = {
     "Connecting": ("connect", "Client", "ClientOptions", "Tls", "Opening"),
     "Logs": ("Log", "LogWriter", "LogEntry", "Cursor", "Gap", "Retention", "KeyWindow"),
-    "Looking at logs": ("LogStatus", "SegmentStatus", "CursorState", "LogExtent", "LogStatistics"),
+    "Looking at logs": ("LogStatus", "SegmentStatus", "CursorState", "LogExtent", "LogStatistics", "Keyed", "keyed_of"),
     "Looking at a cluster": ("BookieStatus", "BookieState", "ClientStatistics", "ConnectionStatistics"),
     "Ledgers": ("LedgerWriter", "ExplicitIdWriter", "LedgerReader", "Entry", "EntryBatch", "Digest", "Quorums"),
 }

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from octavo.client.log.documents.chain import Retention
     from octavo.client.log.documents.cursors import CursorState
     from octavo.client.log.documents.key_window import KeyWindow
+    from octavo.client.log.keys.form import Keyed, keyed_of
     from octavo.client.log.log import Log
     from octavo.client.log.seam.entries import Gap, LogEntry, LogExtent
     from octavo.client.log.seam.status import LogStatus, SegmentStatus
@@ -141,6 +142,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "KeyWindow",
+    "Keyed",
     "LeaseLostError",
     "LedgerClosedError",
     "LedgerExistsError",
@@ -194,6 +196,7 @@ __all__ = [
     "WrongClusterError",
     "__version__",
     "connect",
+    "keyed_of",
     "metrics",
 ]
 
@@ -216,6 +219,7 @@ _HOMES = {
     "Fragment": "octavo.metadata.ledger.model",
     "Gap": "octavo.client.log.seam.entries",
     "KeyWindow": "octavo.client.log.documents.key_window",
+    "Keyed": "octavo.client.log.keys.form",
     "LedgerMetadata": "octavo.metadata.ledger.model",
     "LedgerReader": "octavo.client.read.reader",
     "LedgerState": "octavo.metadata.ledger.model",
@@ -237,6 +241,7 @@ _HOMES = {
     "SegmentStatus": "octavo.client.log.seam.status",
     "Tls": "octavo.security.tls_options",
     "connect": "octavo.client.connect",
+    "keyed_of": "octavo.client.log.keys.form",
 }
 """Where a public name lives; every other one is an error."""
 

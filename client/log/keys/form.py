@@ -20,7 +20,12 @@ from octavo.protocol.errors import LogDamagedError
 
 
 class Keyed(NamedTuple):
-    """An entry of a log with keys."""
+    """An entry of a log with keys, taken apart: what :func:`keyed_of` returns.
+
+    Examples:
+        >>> octavo.keyed_of(b"\\x00100 EUR")
+        Keyed(key=None, payload=b'100 EUR')
+    """
 
     key: str | None
     payload: bytes
@@ -32,7 +37,15 @@ def with_key(key: bytes, payload: bytes) -> bytes:
 
 
 def keyed_of(stored: bytes) -> Keyed:
-    """The inverse of :func:`with_key`. Raises :class:`LogDamagedError` for bytes that have another form."""
+    """Take an entry of a log with keys apart, as ``log.reader_at(position, stored=True)`` reads it.
+
+    Examples:
+        >>> octavo.keyed_of(b"\\x0ainvoice-17100 EUR")
+        Keyed(key='invoice-17', payload=b'100 EUR')
+
+    Raises:
+        LogDamagedError: The bytes have another form.
+    """
     length = stored[0] if stored else 0
     if not stored or len(stored) <= length:
         raise LogDamagedError("an entry of a log with keys is cut: it was not written by a client of this log")

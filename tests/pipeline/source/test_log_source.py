@@ -197,6 +197,31 @@ def test_a_log_that_is_led_is_read_without_disturbing_its_leader(
     with_client(cluster.uri, scenario)
 
 
+def test_keys_are_a_column_and_no_part_of_the_value(spark: SparkSession, cluster: Up, tmp_path: Path) -> None:
+    name = "spark/keyed"
+
+    async def make(client: octavo.Client) -> None:
+        async with client.create_log(name, keys=octavo.KeyWindow()) as log, log.lead() as writer:
+            for n in range(10):
+                await writer.add(b"%d" % n, key=f"row-{n}" if n % 3 else None)
+                if n == 4:
+                    await writer.roll()
+            assert log.keys == octavo.KeyWindow()
+
+    with_client(cluster.uri, make)
+    assert values(scan(spark, cluster.uri, log=name)) == numbered(0, 10)
+    rows = scan(spark, cluster.uri, log=name, includeKey="true").select("key", "value").collect()
+    assert sorted((int(row.value), row.key) for row in rows) == [(n, f"row-{n}" if n % 3 else None) for n in range(10)]
+    stream = Stream(spark, cluster.uri, tmp_path, log=name)
+    assert stream.run() == [10]
+    assert stream.values() == numbered(0, 10)
+    make_log(cluster.uri, "spark/no-keys", PAYLOADS[:3], "stream")
+    plain = scan(spark, cluster.uri, log="spark/no-keys", includeKey="true")
+    assert [(row.key, bytes(row.value)) for row in plain.orderBy("position").collect()] == [
+        (None, b"%d" % n) for n in range(3)
+    ]
+
+
 def test_export_of_a_log(
     spark: SparkSession, orders: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
