@@ -68,7 +68,7 @@ soak: setup ## run what `make test` leaves out, crash, kill, recovery and damage
 		tests/processes/logs/test_recovery_processes.py tests/processes/logs/test_log_takeovers.py tests/processes/logs/test_stream_takeovers.py \
 		tests/processes/commands/test_repair.py tests/processes/commands/test_procedures.py \
 		tests/processes/commands/test_systemd_units.py tests/processes/bookies/test_upgrade.py tests/processes/bookies/test_older_bookies.py \
-		tests/security/test_tls_bookies.py tests/security/test_new_ledgers.py tests/pipeline/test_standalone.py \
+		tests/security/test_tls_bookies.py tests/security/test_new_ledgers.py tests/pipeline/test_standalone.py tests/pipeline/test_log_sink_kills.py \
 		tests/simulation/faults/test_fault_names.py tests/model/ledgers/test_reference.py \
 		tests/client/choose/test_placement.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)

@@ -46,6 +46,11 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A number of things in words: "1 ledger", "1,200 ledgers"; ``plural`` where that is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table: with rules on a wide terminal, otherwise in aligned plain columns. Cells are never truncated."""
     cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]

@@ -345,18 +345,30 @@ async def clean(
 ) -> None:
     """Delete the ledgers of failed jobs.
 
-    They are ledgers that were written for a dataset and are not in it.
+    They are ledgers that were written for a dataset and are not in it, and ledgers with rows for a log that no job will
+    add to it.
     """
-    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.cli.output import counted, print_json, print_line  # noqa: PLC0415
     from octavo.pipeline.base.datasets import dataset_store  # noqa: PLC0415
+    from octavo.pipeline.base.log_write_store import clean_log_writes  # noqa: PLC0415
 
     async with dataset_store(_cluster(session, None)) as datasets:
         cleaned = await datasets.clean(dataset, older_than_seconds=older_than)
+        writes = None
+        if dataset is None:
+            writes = await clean_log_writes(datasets.client, datasets.store, older_than_seconds=older_than)
     if session.as_json:
-        print_json({"datasets": [one._asdict() for one in cleaned]})
+        print_json(
+            {
+                "datasets": [one._asdict() for one in cleaned],
+                "log_writes": None if writes is None else writes._asdict(),
+            }
+        )
         return
     for one in cleaned:
-        print_line(f"{one.dataset}: {len(one.ledger_ids)} ledgers deleted")
+        print_line(f"{one.dataset}: {counted(len(one.ledger_ids), 'ledger')} deleted")
+    if writes is not None and writes.ledger_ids:
+        print_line(f"rows for logs: {counted(len(writes.ledger_ids), 'ledger')} deleted")
 
 
 @command(app)

@@ -73,6 +73,10 @@ class OctavoDataSource(DataSource):
         from octavo.pipeline.sink.sink import BatchSink, sink_columns
 
         options = self._sink_options()
+        if options.log is not None:
+            from octavo.pipeline.sink.log_sink import LogBatchSink
+
+            return LogBatchSink(options, sink_columns(schema, options), overwrite=overwrite)
         return BatchSink(options, sink_columns(schema, options), overwrite=overwrite)
 
     @brief_errors()
@@ -81,6 +85,10 @@ class OctavoDataSource(DataSource):
         from octavo.pipeline.sink.sink import StreamSink, sink_columns
 
         options = self._sink_options()
+        if options.log is not None:
+            from octavo.pipeline.sink.log_sink import LogStreamSink
+
+            return LogStreamSink(options, sink_columns(schema, options), overwrite=overwrite)
         return StreamSink(options, sink_columns(schema, options), overwrite=overwrite)
 
     def _source_options(self) -> SourceOptions:

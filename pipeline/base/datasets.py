@@ -57,6 +57,8 @@ class Tags:
     PARTITION = "octavo.partition"
     ATTEMPT = "octavo.attempt"
     KEY = "octavo.key"
+    FOR_LOG = "octavo.for-log"
+    """Of ledgers that hold rows on their way into a log: its name. Such ledgers have no dataset."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.client.log.documents.names import check_log_name
 from octavo.client.options import ClientOptions
@@ -25,9 +25,13 @@ PASSWORD_VARIABLE_DEFAULT = "OCTAVO_PASSWORD"
 TARGET_PARTITION_BYTES_DEFAULT = 128 * 1024 * 1024
 """Payload bytes of one partition, as in Spark's own file sources. A task then runs for about a second."""
 
+LEAD_SECONDS_DEFAULT = 300
+"""How long a commit waits for the lead of its log: longer than a leader that has crashed keeps it."""
+
 EARLIEST = "earliest"
 LATEST = "latest"
 
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname", "path"})
@@ -94,7 +98,13 @@ class SinkOptions:
     """The options of a write."""
 
     cluster: ClusterOptions
-    dataset: str
+    dataset: str | None
+    """The dataset to publish; None: rows go into a log."""
+    log: str | None
+    job: str | None
+    """The name of a batch job that writes into a log."""
+    lead_seconds: int
+    """How long a commit waits for the lead of the log."""
     quorums: tuple[int, int, int]
     digest: Digest
     value_column: str
@@ -113,19 +123,28 @@ SOURCE_NAMES = (
 SINK_NAMES = (
     *_SECURITY_NAMES,
     "metadata", "passwordFile", "passwordVariable", "dataset", "ensembleSize", "writeQuorum", "ackQuorum", "digest",
-    "valueColumn", "keyColumn", "maxKeysPerTask",
+    "valueColumn", "keyColumn", "maxKeysPerTask", "log", "job", "leadSeconds",
 )  # fmt: skip
 
 
-_NOT_FOR_LOGS = ("ledgers", "dataset", "startingEntry", "endingEntry")
-_ONLY_FOR_LOGS = ("startingPosition", "endingPosition", "includeKey")
+class _Rules(NamedTuple):
+    """Options that are about one kind of source or sink."""
+
+    not_for_logs: tuple[str, ...]
+    only_for_logs: tuple[str, ...]
+
+
+_SOURCE_RULES = _Rules(
+    ("ledgers", "dataset", "startingEntry", "endingEntry"), ("startingPosition", "endingPosition", "includeKey")
+)
+_SINK_RULES = _Rules(("dataset", "keyColumn", "maxKeysPerTask"), ("job", "leadSeconds"))
 
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of ``spark.read`` and ``spark.readStream``. Raises :class:`InvalidArgumentError`."""
     reader = _Reader(options, SOURCE_NAMES)
     cluster = reader.cluster()
-    selection, dataset, log = reader.text("ledgers"), reader.dataset(), reader.log()
+    selection, dataset, log = reader.text("ledgers"), reader.dataset(), reader.log(_SOURCE_RULES)
     if selection is None and dataset is None and log is None:
         raise InvalidArgumentError(
             f"give the option ledgers: {HELP}; or the option dataset: the name of a dataset; or the option log: the "
@@ -155,9 +174,12 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of ``df.write`` and ``df.writeStream``. Raises :class:`InvalidArgumentError`."""
     reader = _Reader(options, SINK_NAMES)
     cluster = reader.cluster()
-    dataset = reader.dataset()
-    if dataset is None:
-        raise InvalidArgumentError("give the option dataset: the name of the dataset to publish")
+    dataset, log, job = reader.dataset(), reader.log(_SINK_RULES), reader.text("job")
+    if dataset is None and log is None:
+        raise InvalidArgumentError(
+            "give the option dataset: the name of the dataset to publish; or the option log: the name of the log that "
+            "the rows are added to"
+        )
     sizes = reader.integer("ensembleSize", 3, 1), reader.integer("writeQuorum", 3, 1), reader.integer("ackQuorum", 2, 1)
     Quorums(*sizes)
     digest = reader.text("digest") or Digest.CRC32C.value
@@ -167,6 +189,9 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         cluster=cluster,
         dataset=dataset,
+        log=log,
+        job=None if job is None else check_job_name(job),
+        lead_seconds=reader.integer("leadSeconds", LEAD_SECONDS_DEFAULT, 1, 30 * 24 * 3600),
         quorums=sizes,
         digest=Digest(digest),
         value_column=reader.text("valueColumn") or "value",
@@ -181,6 +206,16 @@ def check_dataset_name(name: str) -> str:
         raise InvalidArgumentError(
             f"{name!r} is not a valid name of a dataset: it must have 1 to 128 letters, digits and ._- and must begin "
             "with a letter or digit"
+        )
+    return name
+
+
+def check_job_name(name: str) -> str:
+    """The name, if it is valid for a job. Raises :class:`InvalidArgumentError`."""
+    if _JOB_NAME.fullmatch(name) is None:
+        raise InvalidArgumentError(
+            f"{name!r} is not a valid name of a job: it must have 1 to 100 letters, digits and ._- and must begin with "
+            "a letter or digit"
         )
     return name
 
@@ -246,12 +281,12 @@ class _Reader:
         name = self.text("dataset")
         return None if name is None else check_dataset_name(name)
 
-    def log(self) -> str | None:
-        """The name of the log; options that are about the other kind of source are refused."""
+    def log(self, rules: _Rules) -> str | None:
+        """The name of the log; options that are about the other kind are refused."""
         name = self.text("log")
         if name is not None:
             check_log_name(name)
-        others = _NOT_FOR_LOGS if name is not None else _ONLY_FOR_LOGS
+        others = rules.not_for_logs if name is not None else rules.only_for_logs
         for other in others:
             if other in self._values:
                 raise InvalidArgumentError(

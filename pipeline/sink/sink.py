@@ -51,7 +51,9 @@ class SinkColumns:
 def sink_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
     """The columns to write. Raises :class:`InvalidArgumentError` if the schema does not fit."""
     types = {field.name: field.dataType for field in schema.fields}
-    key = options.key_column if options.key_column is not None else ("key" if "key" in types else None)
+    key = options.key_column
+    if key is None and options.log is None and "key" in types:
+        key = "key"
     for option, name in (("valueColumn", options.value_column), ("keyColumn", key)):
         if name is None:
             continue
@@ -64,8 +66,9 @@ def sink_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
     others = sorted(set(types) - {options.value_column, key})
     if others:
         raise InvalidArgumentError(
-            f"an entry is one value and cannot hold columns {', '.join(others)}; select only "
-            f"{options.value_column} (and a key), or include them in the value, for example with to_json(struct(*))"
+            f"an entry is one value and cannot hold columns {', '.join(others)}; select only {options.value_column}"
+            f"{' (and a key)' if options.log is None else ''}, or include them in the value, for example with "
+            "to_json(struct(*))"
         )
     return SinkColumns(options.value_column, key)
 
@@ -87,21 +90,21 @@ class BatchSink(DataSourceArrowWriter):
     @brief_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         """Write the rows of one task."""
-        return _write(self._options, self._columns, self.job, iterator)
+        return written_by_task(self._options, self._columns, self.job, iterator)
 
     @brief_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the ledgers of all tasks."""
-        ledgers = _ledgers_of(messages)
+        ledgers = ledgers_of(messages)
         publication = Publication(ledgers, self.job, replaces=self._overwrite)
-        name, first = self._options.dataset, self._first_ledger_id
+        name, first = _dataset(self._options), self._first_ledger_id
         _on_datasets(self._options, lambda datasets: _commit(datasets, name, publication, first))
 
     @brief_errors()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the ledgers of the job, unless they have been published."""
-        publication = Publication(_ledgers_of(messages), self.job)
-        name, first = self._options.dataset, self._first_ledger_id
+        publication = Publication(ledgers_of(messages), self.job)
+        name, first = _dataset(self._options), self._first_ledger_id
         _on_datasets(self._options, lambda datasets: _abort(datasets, name, publication, first))
 
 
@@ -116,37 +119,40 @@ class StreamSink(DataSourceStreamArrowWriter):
     @brief_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         """Write the rows of one task of a batch."""
-        return _write(self._options, self._columns, "", iterator)
+        return written_by_task(self._options, self._columns, None, iterator)
 
     @brief_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Publish the batch, unless it has been published before."""
-        query = _query_of(messages)
+        query = query_of(messages)
         if query is None:
             return
-        publication = Publication(_ledgers_of(messages), query, batchId, replaces=self._overwrite)
-        _on_datasets(self._options, lambda datasets: _commit(datasets, self._options.dataset, publication))
+        publication = Publication(ledgers_of(messages), query, batchId, replaces=self._overwrite)
+        _on_datasets(self._options, lambda datasets: _commit(datasets, _dataset(self._options), publication))
 
     @brief_errors()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Delete the ledgers of the batch, unless they have been published."""
-        query = _query_of(messages)
+        query = query_of(messages)
         if query is None:
             return
-        publication = Publication(_ledgers_of(messages), query, batchId)
-        _on_datasets(self._options, lambda datasets: _abort(datasets, self._options.dataset, publication))
+        publication = Publication(ledgers_of(messages), query, batchId)
+        _on_datasets(self._options, lambda datasets: _abort(datasets, _dataset(self._options), publication))
 
 
 # --- in a task -------------------------------------------------------------------------------------------------------
 
 
-def _write(options: SinkOptions, columns: SinkColumns, job: str, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
+def written_by_task(
+    options: SinkOptions, columns: SinkColumns, job: str | None, batches: Iterator[pa.RecordBatch]
+) -> TaskWritten:
+    """Write the rows of the task that runs here. ``job``: of a batch job; None: a query's, as Spark tells the task."""
     context = TaskContext.get()
     assert context is not None, "tasks run in a worker of Spark"
-    query = context.getLocalProperty(_QUERY_PROPERTY) if not job else None
-    batch = context.getLocalProperty(_BATCH_PROPERTY) if not job else None
+    query = context.getLocalProperty(_QUERY_PROPERTY) if job is None else None
+    batch = context.getLocalProperty(_BATCH_PROPERTY) if job is None else None
     tags = AttemptTags(
-        job or f"{query}/{batch}",
+        f"{query}/{batch}" if job is None else job,
         query,
         None if batch is None else int(batch),
         context.partitionId(),
@@ -159,7 +165,12 @@ def _write(options: SinkOptions, columns: SinkColumns, job: str, batches: Iterat
 # --- on the driver ---------------------------------------------------------------------------------------------------
 
 
-def _ledgers_of(messages: Sequence[WriterCommitMessage | None]) -> list[PublishedLedger]:
+def _dataset(options: SinkOptions) -> str:
+    assert options.dataset is not None, "rows for a log have another sink"
+    return options.dataset
+
+
+def ledgers_of(messages: Sequence[WriterCommitMessage | None]) -> list[PublishedLedger]:
     """The ledgers of all tasks in the order of partitions, which is the order of rows."""
     written = sorted(
         (message for message in messages if isinstance(message, TaskWritten)), key=lambda message: message.partition
@@ -167,7 +178,8 @@ def _ledgers_of(messages: Sequence[WriterCommitMessage | None]) -> list[Publishe
     return [ledger for message in written for ledger in message.ledgers]
 
 
-def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+def query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    """The id of the query whose tasks these are; None for a job, or if there is no task."""
     queries = {message.query for message in messages if isinstance(message, TaskWritten)}
     return next(iter(queries), None)
 

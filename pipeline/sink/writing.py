@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from octavo.client.client import Client
+from octavo.client.log.documents.key_window import KEY_BYTES_MAX
 from octavo.client.write.writer import LedgerWriter
 from octavo.pipeline.base.bridge import LoopThread
 from octavo.pipeline.base.cluster import connected, read_password
@@ -27,6 +28,9 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 PIECE_BYTES = 1024 * 1024
 """Payload bytes of one piece (one call of ``add_many``)."""
+
+PAYLOAD_BYTES_MAX_WITH_KEY = ENTRY_PAYLOAD_BYTES_MAX - 1 - KEY_BYTES_MAX
+"""The largest value of a row that goes into a log, where its key stands in the entry."""
 
 PIECE_ROWS_MAX = 4096
 """Largest number of rows in one piece."""
@@ -44,10 +48,11 @@ class AttemptTags(NamedTuple):
     partition: int
     attempt: int
 
-    def custom_metadata(self, dataset: str, key: str | None) -> dict[str, bytes]:
+    def custom_metadata(self, options: SinkOptions, key: str | None) -> dict[str, bytes]:
         """The custom metadata of a ledger of this attempt."""
         tags = {
-            Tags.DATASET: dataset,
+            Tags.DATASET: options.dataset,
+            Tags.FOR_LOG: options.log,
             Tags.JOB: self.job,
             Tags.QUERY: self.query,
             Tags.BATCH: self.batch,
@@ -159,7 +164,7 @@ class _TaskWriter:
             *options.quorums,
             digest=options.digest,
             password=self._password,
-            custom_metadata=self._task.tags.custom_metadata(options.dataset, key),
+            custom_metadata=self._task.tags.custom_metadata(options, key),
         )
         self._ledgers[key] = ledger
         return ledger
@@ -180,11 +185,11 @@ def _pieces(batch: pa.RecordBatch, task: WriteTask, rows_before: int) -> Iterato
     if not pa.types.is_binary(values.type):
         values = values.cast(pa.binary())
     sizes = pc.binary_length(values).to_pylist()
-    if sizes and max(sizes) > ENTRY_PAYLOAD_BYTES_MAX:
-        row = next(row for row, size in enumerate(sizes) if size > ENTRY_PAYLOAD_BYTES_MAX)
+    limit = ENTRY_PAYLOAD_BYTES_MAX if task.options.log is None else PAYLOAD_BYTES_MAX_WITH_KEY
+    if sizes and max(sizes) > limit:
+        row = next(row for row, size in enumerate(sizes) if size > limit)
         raise InvalidArgumentError(
-            f"column {task.value_column} has {sizes[row]} bytes in {where(row)}; an entry has at most "
-            f"{ENTRY_PAYLOAD_BYTES_MAX}"
+            f"column {task.value_column} has {sizes[row]} bytes in {where(row)}; an entry has at most {limit}"
         )
     keys = _keys(batch, task, where)
     for start, stop in _runs(sizes, keys):

@@ -82,6 +82,7 @@ from octavo.metadata.zookeeper.layout import (
     encode_layout,
     encode_ledger_ids,
 )
+from octavo.pipeline.base.log_writes import LogWrite, decode_log_write
 from octavo.pipeline.base.manifest import Head, PublishedLedger, decode_head, decode_segment, encode_segment
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
@@ -408,6 +409,11 @@ EXAMPLES: Final[dict[str, Example]] = {
     "garbage-hold": Example(GarbageHold("restored from a dump", CREATED_AT), encode_hold, decode_hold),
     "principals": Example(PRINCIPALS, encode_principals, decode_principals),
     "dataset-head": Example(HEAD, Head.encode, lambda value: decode_head(value, "example")),
+    "log-write": Example(
+        LogWrite("orders", "0b6c", 17, (PublishedLedger(9, 150, 15000),), may_repeat=True, starts_at=4000, floor=7),
+        LogWrite.encode,
+        lambda value: decode_log_write(value, "example"),
+    ),
     "dataset-segment": Example(
         PUBLISHED,
         lambda ledgers: encode_segment(ledgers, written_at=CREATED_AT.timestamp()),

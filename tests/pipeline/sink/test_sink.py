@@ -153,7 +153,7 @@ def test_losers_and_leftovers_are_swept_and_other_ledgers_are_not(spark: SparkSe
     never = write_ledger(sinks.uri, [b"x"], custom_metadata={Tags.DATASET: b"never"})
     assert sinks.run("pipeline", "clean", "swept", "--older-than", "0").status == 0
     assert tagged(sinks.uri, "never") == {never}
-    assert sinks.run("pipeline", "clean", "never", "--older-than", "0").stdout == b"never: 1 ledgers deleted\n"
+    assert sinks.run("pipeline", "clean", "never", "--older-than", "0").stdout == b"never: 1 ledger deleted\n"
     sinks.run("pipeline", "clean", "never").failed_with_one_line(2, "there is no dataset 'never'")
     assert tagged(sinks.uri, "swept") == {kept.ledger_id}
     assert ledger_payloads(sinks.uri, stranger) == [b"x"]
