@@ -166,7 +166,7 @@ async def ingest(
             sink_options=sink,
         )
 
-    done = await _on_spark("ingest", run, master, session)
+    done = await _on_spark("ingest", run, master, session, writable=ensemble)
     _tell_transferred(session, done.entries, done.payload_bytes, f"published in dataset {dataset}")
 
 
@@ -188,7 +188,7 @@ async def verify(
     verify.
     """
     _need_spark()
-    from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+    from octavo.cli.output import counted, print_json, print_line, print_table  # noqa: PLC0415
     from octavo.pipeline.jobs import verify as job  # noqa: PLC0415
     from octavo.pipeline.jobs.coverage import WORDS, Why  # noqa: PLC0415
 
@@ -219,8 +219,9 @@ async def verify(
         if found.on_one_host:
             print_line(f"fragments whose copies are all on bookies of one host: {found.on_one_host:,}")
         print_line(
-            f"{found.ledgers:,} ledgers ({found.streams:,} of them streams), {found.replicas:,} replicas of entries, "
-            f"{found.sealed_bytes:,} bytes: {_verdict(found)}"
+            f"{counted(found.ledgers, 'ledger')} ({found.streams:,} of them streams), "
+            f"{counted(found.replicas, 'replica of an entry', 'replicas of entries')}, "
+            f"{counted(found.sealed_bytes, 'byte')}: {_verdict(found)}"
         )
     if found.replicas == 0:
         return EXIT_NOTHING_DONE
@@ -247,7 +248,7 @@ async def inventory(
     They are counted by kind, bookie, state, age and custom metadata.
     """
     _need_spark()
-    from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+    from octavo.cli.output import counted, print_json, print_line, print_table  # noqa: PLC0415
     from octavo.pipeline.jobs import inventory as job  # noqa: PLC0415
 
     def run(spark: "SparkSession") -> Any:
@@ -274,7 +275,7 @@ async def inventory(
         ],
     )
     for kind, count in found.not_counted.items():
-        print_line(f"not counted: the last fragments of {count:,} {kind}s, which have no end yet")
+        print_line(f"not counted: the last fragments of {counted(count, kind)}, which have no end yet")
     print_line(f"imbalance {found.imbalance:.2f} (bytes of the fullest bookie divided by the mean)")
 
 
@@ -295,7 +296,7 @@ async def loglines(
     Each entry is one line. Lines are counted by format, level, hour and template.
     """
     _need_spark()
-    from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
+    from octavo.cli.output import counted, print_json, print_line, print_table  # noqa: PLC0415
     from octavo.pipeline.jobs import loglines as job  # noqa: PLC0415
 
     def run(spark: "SparkSession") -> Any:
@@ -323,7 +324,7 @@ async def loglines(
         [(group, f"{count.lines:,}", count.name) for group, counts in groups.items() for count in counts],
     )
     _tell_left_out(found.streams_left_out)
-    print_line(f"{found.lines:,} lines, {found.templates:,} templates")
+    print_line(f"{counted(found.lines, 'line')}, {counted(found.templates, 'template')}")
 
 
 @command(app)
@@ -418,8 +419,32 @@ def _selection(ledgers: str | None, dataset: str | None, *, or_log: bool = False
     return ledgers
 
 
-async def _on_spark[T](name: str, job: "Callable[[SparkSession], T]", master: str | None, session: Session) -> T:
-    """Run the job in a thread and return its result. Cancelling this cancels the job."""
+async def _check_bookies(session: Session, writable: int) -> None:
+    """Raise :class:`CommandError` if no bookie of the cluster runs, or too few of them are writable."""
+    from octavo.cli.output import counted  # noqa: PLC0415
+    from octavo.metadata.cluster.registration import BookieState  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        found = (await store.list_bookies()).values()
+    if not found:
+        raise CommandError("no bookie of this cluster is running; start bookies, then run the command again")
+    ready = sum(bookie.state is BookieState.WRITABLE for bookie in found)
+    if ready < writable:
+        raise CommandError(
+            f"this job needs {counted(writable, 'writable bookie')}, and the cluster has {ready}; start more, or give "
+            "a smaller ensemble (-E)"
+        )
+
+
+async def _on_spark[T](
+    name: str, job: "Callable[[SparkSession], T]", master: str | None, session: Session, *, writable: int = 0
+) -> T:
+    """Run the job in a thread and return its result. Cancelling this cancels the job.
+
+    Java is started for it, which takes seconds, so it is first seen whether there is a cluster with running bookies;
+    ``writable``: how many that take new ledgers the job needs.
+    """
+    await _check_bookies(session, writable)
     from octavo.cli.pipeline_run import run_on_spark  # noqa: PLC0415
 
     return await run_on_spark(name, job, master=master, log_level=session.log_level)
@@ -428,17 +453,18 @@ async def _on_spark[T](name: str, job: "Callable[[SparkSession], T]", master: st
 def _tell_transferred(
     session: Session, entries: int, payload_bytes: int, where: str, streams_left_out: int = 0
 ) -> None:
-    from octavo.cli.output import print_json, print_line  # noqa: PLC0415
+    from octavo.cli.output import counted, print_json, print_line  # noqa: PLC0415
 
     if session.as_json:
         print_json({"entries": entries, "bytes": payload_bytes, "streams_left_out": streams_left_out})
     else:
         _tell_left_out(streams_left_out)
-        print_line(f"{entries:,} entries, {payload_bytes:,} bytes {where}")
+        print_line(f"{counted(entries, 'entry', 'entries')}, {counted(payload_bytes, 'byte')} {where}")
 
 
 def _tell_left_out(streams: int) -> None:
-    from octavo.cli.output import print_line  # noqa: PLC0415
+    from octavo.cli.output import counted, print_line  # noqa: PLC0415
 
     if streams:
-        print_line(f"left out: {streams:,} streams; their entries are read by the names of their logs (export --log)")
+        left_out = counted(streams, "stream")
+        print_line(f"left out: {left_out}; entries of streams are read by the names of their logs (export --log)")

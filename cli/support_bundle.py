@@ -63,7 +63,7 @@ async def support_bundle(
     payload, no key, no password and no credentials. Parts that cannot be collected are named in it. Look through it
     before you hand it on.
     """
-    from octavo.cli.output import print_json, print_line
+    from octavo.cli.output import counted, print_json, print_line
     from octavo.cli.redaction import redacted_environment
 
     path = output or Path(time.strftime("octavo-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
@@ -85,7 +85,7 @@ async def support_bundle(
     if session.as_json:
         print_json({"file": str(path), "parts": list(parts)})
     else:
-        print_line(f"{path}: {len(parts)} parts. Look through it before you hand it on")
+        print_line(f"{path}: {counted(len(parts), 'part')}. Look through it before you hand it on")
 
 
 def _settings_of_this_host() -> list[Path]:

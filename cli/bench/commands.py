@@ -403,9 +403,9 @@ def _report(
                 f"{facts['generator_share']:.0%}"
             )
     if measured.unsent:
-        print_error(f"the cluster did not keep up: {measured.unsent} operations that were due were not started")
+        print_error(f"the cluster did not keep up: operations that were due and not started: {measured.unsent:,}")
     if measured.first_error is not None:
-        print_error(f"{measured.errors} operations failed; the first error: {describe(measured.first_error)}")
+        print_error(f"operations that failed: {measured.errors:,}; the first error: {describe(measured.first_error)}")
         return EXIT_FAILURE
     return EXIT_OK
 

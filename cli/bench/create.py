@@ -127,13 +127,13 @@ def _report(
     if session.as_json:
         print_json(result)
     else:
-        print_line(f"{result['ledgers']:,} ledgers created, {result['ledgers_per_second']:,} a second")
+        print_line(f"ledgers created: {result['ledgers']:,}, {result['ledgers_per_second']:,} a second")
         print_line("latency " + ", ".join(f"{name} {value} ms" for name, value in latencies.items()))
         for what, (rate_key, ratio_key, name) in YARDSTICKS.items():
             if what in measured:
                 print_line(f"{name}: {result[rate_key]:,} a second; ledgers at {result[ratio_key]} of that")
     if errors:
         first = next(answer["first_error"] for answer in answers if answer["first_error"] is not None)
-        print_error(f"{errors} creations failed; the first error: {first}")
+        print_error(f"creations that failed: {errors:,}; the first error: {first}")
         return EXIT_FAILURE
     return EXIT_OK

@@ -199,8 +199,8 @@ def _report(session: Session, measured: "Measurement", delays: "Measurement", fa
         print_line(f"last follower to acknowledgement, p50: {'-' if ratio is None else f'{ratio:.3f}'}")
         print_line(f"processor time per entry: {in_words(facts['processor_us_per_entry'], 'us')}")
     if measured.unsent:
-        print_error(f"the cluster did not keep up: {measured.unsent} adds that were due were not started")
+        print_error(f"the cluster did not keep up: adds that were due and not started: {measured.unsent:,}")
     if measured.first_error is not None:
-        print_error(f"{measured.errors} adds failed; the first error: {describe(measured.first_error)}")
+        print_error(f"adds that failed: {measured.errors:,}; the first error: {describe(measured.first_error)}")
         return EXIT_FAILURE
     return EXIT_OK

@@ -137,6 +137,6 @@ def _report(session: Session, measured: "Measurement", facts: dict[str, Any]) ->
         seconds = {title: facts.get(f"{name}_seconds") for title, name in steps.items()}
         print_line(in_words(seconds, "s", digits=2))
     if measured.first_error is not None:
-        print_error(f"{measured.errors} adds failed; the first error: {describe(measured.first_error)}")
+        print_error(f"adds that failed: {measured.errors:,}; the first error: {describe(measured.first_error)}")
         return EXIT_FAILURE
     return EXIT_OK

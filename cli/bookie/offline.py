@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from octavo.cli.bookie.options import EntryDirOption, JournalDirOption
-from octavo.cli.output import print_json, print_line
+from octavo.cli.output import counted, print_json, print_line
 from octavo.cli.session import CommandError, Session, command
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ async def check(
         print_json({"checked": counts, "problems": found})
     else:
         checked = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing"
-        print_line(f"{checked}; {found} problems")
+        print_line(f"{checked}; {counted(found, 'problem')}")
     return 1 if found else 0
 
 
@@ -104,13 +104,13 @@ async def inspect(
     filesystem = RealFileSystem()
     try:
         if ledgers:
-            for counted in await ledgers_in_log(filesystem, file):
+            for part in await ledgers_in_log(filesystem, file):
                 if session.as_json:
-                    print_json(counted._asdict())
+                    print_json(part._asdict())
                 else:
                     print_line(
-                        f"ledger {counted.ledger_id}: {counted.entries} entries from {counted.first_entry_id} to "
-                        f"{counted.last_entry_id}, {counted.bytes} bytes"
+                        f"ledger {part.ledger_id}: {counted(part.entries, 'entry', 'entries')} from "
+                        f"{part.first_entry_id} to {part.last_entry_id}, {counted(part.bytes, 'byte')}"
                     )
             return
         async for line in inspect_file(filesystem, file):
@@ -148,7 +148,10 @@ async def rebuild_index(
     if session.as_json:
         print_json(rebuilt._asdict())
         return
-    print_line(f"indexed {rebuilt.entries} entries of {rebuilt.ledgers} ledgers from {rebuilt.logs} entry logs")
+    print_line(
+        f"indexed {counted(rebuilt.entries, 'entry', 'entries')} of {counted(rebuilt.ledgers, 'ledger')} from "
+        f"{counted(rebuilt.logs, 'entry log')}"
+    )
     for reason in rebuilt.in_doubt_because:
         print_line(f"lost: {reason}")
     if rebuilt.in_doubt_because:

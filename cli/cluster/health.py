@@ -8,6 +8,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from octavo.cli.output import counted
 from octavo.protocol.errors import UnauthorizedError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def examine(
     writable = sum(bookie.state.value == "writable" for bookie in bookies)
     if writable < WRITABLE_MIN:
         severity = Severity.PROBLEM if writable == 0 else Severity.WARNING
-        text = f"{writable} writable bookies: a ledger with an ensemble of {WRITABLE_MIN} cannot be created"
+        text = f"{counted(writable, 'writable bookie')}: a ledger with an ensemble of {WRITABLE_MIN} cannot be created"
         findings.append(Finding(severity, text))
     versions = sorted({bookie.version for bookie in bookies if bookie.version is not None})
     if len(versions) > 1:
@@ -95,12 +96,13 @@ def _of_bookie(bookie: "BookieStatus", now: float) -> list[Finding]:
         findings.append(Finding(Severity.WARNING, f"{name} is in doubt: it may have lost entries of existing ledgers"))
     damaged = sum(_number(facts, fact) for fact in ("entries_damaged", "index_damage"))
     if damaged:
-        findings.append(Finding(Severity.PROBLEM, f"{name} has found {damaged:.0f} damaged places: see its log"))
+        places = counted(int(damaged), "damaged place")
+        findings.append(Finding(Severity.PROBLEM, f"{name} has found {places}: see its log"))
     days = certificate_days(facts, now)
     if days is not None and days < 0:
         findings.append(Finding(Severity.PROBLEM, f"the certificate of {name} has expired: clients refuse it"))
     elif days is not None and days < CERTIFICATE_DAYS_MIN:
-        text = f"the certificate of {name} expires in {days} days: write a new one over its file"
+        text = f"the certificate of {name} expires in {counted(days, 'day')}: write a new one over its file"
         findings.append(Finding(Severity.WARNING, text))
     if facts.get("disk_space_low"):
         text = f"{name} has less than disk_warn_bytes of disk space left: free space, or add bookies"

@@ -39,9 +39,10 @@ def keeps_copies_apart(bookies: "Sequence[BookieStatus]") -> bool:
 
 def _shared(bookies: int, hosts: int) -> str:
     if hosts == 1:
+        who = "the only bookie runs" if bookies == 1 else f"all {bookies} bookies run"
         return (
-            f"all {bookies} bookies run on one host: it holds every copy of every entry, and no placement can change "
-            "that; start bookies on other hosts before you store what must not be lost"
+            f"{who} on one host: it holds every copy of every entry, and no placement can change that; start bookies "
+            "on other hosts before you store what must not be lost"
         )
     text = f"{bookies} bookies run on {hosts} hosts"
     if hosts < COPIES:

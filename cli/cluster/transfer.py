@@ -43,7 +43,7 @@ async def dump(
     you keep the metadata. The file appears when the dump is complete. A file that exists is kept, and the command
     fails; with --overwrite the complete dump replaces it.
     """
-    from octavo.cli.output import print_json, print_line, progress_bar
+    from octavo.cli.output import counted, print_json, print_line, progress_bar
     from octavo.metadata.updates.dump import ClusterFacts, DumpWriter
 
     writer = DumpWriter()
@@ -60,7 +60,7 @@ async def dump(
     if session.as_json:
         print_json({"file": str(file), "records": written, "bytes": file.stat().st_size})
     else:
-        print_line(f"{written:,} records in {file}, {file.stat().st_size:,} bytes")
+        print_line(f"{counted(written, 'record')} in {file}, {counted(file.stat().st_size, 'byte')}")
 
 
 async def _records(store: "MetadataStore") -> "AsyncIterator[DumpRecord]":
@@ -162,7 +162,7 @@ async def restore(
     Principals that were removed or disabled since the dump, and keys that were replaced since, are in the dump as they
     were then. So the principals come back disabled: enable those that you still trust with `octavo access enable`.
     """
-    from octavo.cli.output import print_json, print_line, progress_bar
+    from octavo.cli.output import counted, print_json, print_line, progress_bar
     from octavo.metadata.cluster.principals import DOCUMENT as PRINCIPALS
     from octavo.metadata.cluster.principals import encode_principals
     from octavo.metadata.connect import create_metadata_store
@@ -208,7 +208,7 @@ async def restore(
             }
         )  # fmt: skip
         return
-    print_line(f"restored cluster {facts.cluster_id} at {session.metadata_uri}: {restored:,} records")
+    print_line(f"restored cluster {facts.cluster_id} at {session.metadata_uri}: {counted(restored, 'record')}")
     print_line("garbage collection is on hold; when nothing is missing, run `octavo cluster release-garbage`")
     for line in _told_of_principals(known, back):
         print_line(line)

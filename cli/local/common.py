@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.cli.output import print_line
+from octavo.cli.output import counted, print_line
 from octavo.cli.running_cluster import RunningCluster, observe
 from octavo.cli.session import CommandError, print_error
 
@@ -18,7 +18,7 @@ DataDirOption = Annotated[
 
 def print_ready(ready: int, wanted: int, uri: str, directory: Path) -> None:
     """Say that ``ready`` of ``wanted`` bookies serve, and how to use them."""
-    number = f"{ready} bookies" if ready == wanted else f"{ready} of {wanted} bookies"
+    number = counted(ready, "bookie") if ready == wanted else f"{ready} of {counted(wanted, 'bookie')}"
     print_line(f"Octavo is ready: {number}. Data and logs are in {directory}")
     print_line(f"  export OCTAVO_METADATA={shlex.quote(uri)}")
 

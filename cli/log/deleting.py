@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from octavo.cli.asking import agreed, typed
 from octavo.cli.log.overview import size_in_words
+from octavo.cli.output import counted
 from octavo.cli.session import CommandError
 from octavo.client.log.cursors.reading import read_cursors
 from octavo.client.log.documents.names import check_log_name
@@ -25,7 +26,7 @@ async def confirm_deletion(store: "MetadataStore", name: str) -> None:
     if not isinstance(log, LogOverview):
         return
     cursors = await read_cursors(store, log.log_id)
-    holds = f"log {name} holds {_entries(log)}, has {_number(len(cursors), 'cursor')}"
+    holds = f"log {name} holds {_entries(log)}, has {counted(len(cursors), 'cursor')}"
     if log.leader is None:
         may = await agreed(
             f"{holds} and no leader. Delete it?", without_terminal=f"deleting log {name} loses its entries"
@@ -43,8 +44,4 @@ async def confirm_deletion(store: "MetadataStore", name: str) -> None:
 def _entries(log: LogOverview) -> str:
     more = "" if log.end_is_known else "at least "
     closed = f" ({size_in_words(log.bytes)})" if log.end_is_known else ""
-    return f"{more}{_number(log.end - log.first_position, 'entry', 'entries')}{closed}"
-
-
-def _number(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{more}{counted(log.end - log.first_position, 'entry', 'entries')}{closed}"

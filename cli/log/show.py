@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.output import print_line, print_table
+from octavo.cli.output import counted, print_line, print_table
 from octavo.protocol.entries import EPOCH
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def print_status(status: "LogStatus") -> None:
         print_line(f"{key:<{width}}  {value}")
     print_line("")
     if status.paged_segments:
-        print_line(f"{status.paged_segments} older segments are not shown")
+        print_line(f"not shown: {counted(status.paged_segments, 'older segment')}")
     keeps_books = status.full_copies is not None
     print_table(
         ["ledger", "first position", "entries", "bytes", "term", "E/Qw/Qa", "created"]

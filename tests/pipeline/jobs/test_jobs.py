@@ -213,7 +213,7 @@ def test_verify_and_inventory_look_at_logs_and_name_what_has_no_end(
         capfd.readouterr()
         exported = ["pipeline", "export", str(tmp_path / "exported"), "--metadata", uri, "--ledgers", "all"]
         assert main(exported) == 0
-        assert "left out: 1 streams" in capfd.readouterr().out
+        assert "left out: 1 stream;" in capfd.readouterr().out
         assert loglines(spark, cluster, ledgers="0-9").streams_left_out == 1
         assert loglines(spark, cluster, ledgers="app=none").streams_left_out == 0
         assert main(verify_it) == 0

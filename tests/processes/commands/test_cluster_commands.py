@@ -175,7 +175,7 @@ def test_the_metadata_go_to_a_file_and_into_an_empty_place_and_the_bookies_serve
     held = b"".join(
         octavo("bookie", "inspect", "--ledgers", log).stdout for log in (tmp_path / "bookie/entries").glob("*.log")
     )
-    assert f"ledger {later}: 1 entries from 0 to 0".encode() in held
+    assert f"ledger {later}: 1 entry from 0 to 0".encode() in held
     status = octavo("cluster", "status", "--json", uri=restored_uri)
     assert "on hold" in status.stdout.decode()
     assert octavo("cluster", "release-garbage", "--json", uri=restored_uri).json == {"released": True}
