@@ -19,7 +19,7 @@ import typer
 from octavo.cli import main as command_line
 from octavo.cli.commands import command_line as commands_of
 from octavo.cli.local.common import print_ready
-from octavo.cli.output import bytes_as_json, print_json, print_line, print_table, visible
+from octavo.cli.output import bytes_as_json, counted, print_json, print_line, print_table, visible
 from octavo.cli.session import (
     CommandError,
     Session,
@@ -335,3 +335,12 @@ def test_a_command_that_needs_another_word_shows_its_help(words: list[str], caps
     assert command_line.main([*words, "--help"]) == 0
     assert (asked.out, asked.err.rstrip()) == ("", capsys.readouterr().out.rstrip())
     assert len(asked.err.splitlines()) > 10
+
+
+@pytest.mark.parametrize(
+    ("count", "plural", "words"),
+    [(0, None, "0 logs"), (1, None, "1 log"), (2, None, "2 logs"), (12345, None, "12,345 logs"), (1, "x", "1 log")],
+)
+def test_one_thing_is_named_in_the_singular(count: int, plural: str | None, words: str) -> None:
+    assert counted(count, "log", plural) == words
+    assert counted(2, "entry", "entries") == "2 entries"
