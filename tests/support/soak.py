@@ -1,4 +1,4 @@
-"""Which tests a run of everything leaves to ``make soak`` (docs/decisions/046)."""
+"""Which tests a run of everything leaves to ``make soak`` (docs/decisions/048)."""
 
 import re
 from collections.abc import Sequence
