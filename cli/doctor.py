@@ -75,9 +75,9 @@ async def doctor(
 ) -> int:
     """Check this host and the cluster for common problems.
 
-    The command checks limits, clocks, versions, hosts, certificates, the metadata store and the way to every bookie.
-    With --config it also checks the certificate of a bookie of this host, and its directories: their file systems, free
-    space and speed. It changes nothing for good. The exit status is 1 if a check failed.
+    The command checks limits, clocks, versions, hosts, certificates, the metadata store and the way to every bookie and
+    every gateway. With --config it also checks the certificate of a bookie of this host, and its directories: their
+    file systems, free space and speed. It changes nothing for good. The exit status is 1 if a check failed.
     """
     from octavo.cli.output import print_json, print_table
 
@@ -214,12 +214,26 @@ async def _cluster(session: Session) -> list[Finding]:
         findings = [Finding("metadata", result, f"{redacted_uri(store.uri)} answers in {1000 * seconds:.1f} ms")]
         findings += await _guarded("largest document", lambda: _largest_document(store))
         findings += await _guarded("clock of the metadata store", lambda: clocks_of_store(store))
+        gateways = await _guarded("gateways", lambda: gateways_of(store))
         addresses = {name: found.address for name, found in (await store.list_bookies()).items()}
     if not addresses:
-        return [*findings, Finding("bookies", "failed", "no bookie is registered")]
+        return [*findings, Finding("bookies", "failed", "no bookie is registered"), *gateways]
     findings += await asyncio.gather(*(reachable(name, address) for name, address in addresses.items()))
     findings += await _facts_of_bookies(session)
-    return findings
+    return findings + gateways
+
+
+async def gateways_of(store: "MetadataStore") -> list[Finding]:
+    """The way to each gateway; nothing for a cluster that has neither gateways nor topics."""
+    from octavo.gateway.leading.gateways import registered
+    from octavo.gateway.topics.document import TOPICS_PREFIX
+
+    gateways = await registered(store)
+    if not gateways:
+        async for _ in store.list_documents(TOPICS_PREFIX):
+            return [Finding("gateways", "warning", "there are topics and no gateway: Kafka clients cannot use them")]
+    ways = (_way(f"gateway {one.node_id}", f"{one.host}:{one.port}") for one in gateways)
+    return list(await asyncio.gather(*ways))
 
 
 async def _largest_document(store: "MetadataStore") -> list[Finding]:
@@ -244,6 +258,11 @@ async def _largest_document(store: "MetadataStore") -> list[Finding]:
 
 async def reachable(name: str, address: str) -> Finding:
     """Whether this host can connect to a bookie."""
+    return await _way(f"bookie {name}", address)
+
+
+async def _way(check: str, address: str) -> Finding:
+    """Whether this host can connect to an address."""
     from octavo.metadata.cluster.registration import endpoint_of
 
     begun = time.perf_counter()
@@ -252,13 +271,13 @@ async def reachable(name: str, address: str) -> Finding:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             _, writer = await asyncio.open_connection(host, port)
     except InvalidArgumentError as error:
-        return Finding(f"bookie {name}", "failed", f"{address} cannot be reached from any host: {error.message}")
+        return Finding(check, "failed", f"{address} cannot be reached from any host: {error.message}")
     except (OSError, TimeoutError) as error:
         reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        return Finding(f"bookie {name}", "failed", f"{address} cannot be reached from this host: {reason}")
+        return Finding(check, "failed", f"{address} cannot be reached from this host: {reason}")
     milliseconds = 1000 * (time.perf_counter() - begun)
     writer.close()
-    return Finding(f"bookie {name}", "ok", f"{address} accepts connections within {milliseconds:.1f} ms")
+    return Finding(check, "ok", f"{address} accepts connections within {milliseconds:.1f} ms")
 
 
 async def clocks_of_store(store: "MetadataStore") -> list[Finding]:

@@ -6,8 +6,7 @@ import ipaddress
 from typing import Annotated
 
 import typer
-from octavo.cli.output import print_json, print_line
-from octavo.cli.session import CommandError, Session, command
+from octavo.cli.session import Session, command
 from octavo.protocol.errors import InvalidArgumentError
 
 
@@ -42,6 +41,14 @@ async def gateway(
         bool,
         typer.Option("--create-topics/--no-create-topics", help="Make a topic that a client names, if there is none."),
     ] = True,
+    admin_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--admin-listen",
+            metavar="HOST:PORT",
+            help="Answer /metrics, /healthz and /readyz over HTTP on this loopback address.",
+        ),
+    ] = None,
 ) -> None:
     """Serve clients that speak Kafka's protocol.
 
@@ -57,19 +64,10 @@ async def gateway(
         host=host, port=port, write_quorum=write_quorum, ack_quorum=ack_quorum, partitions=partitions,
         creates_topics=create_topics,
     )  # fmt: skip
-    from octavo.gateway.serving import serving  # noqa: PLC0415
+    from octavo.cli.kafka.observing import observing_address  # noqa: PLC0415
+    from octavo.cli.kafka.serving import serve  # noqa: PLC0415
 
-    try:
-        async with serving(session.metadata_uri, settings) as running:
-            address = f"{host}:{running.port}"
-            if session.as_json:
-                print_json({"event": "ready", "address": address})
-            else:
-                print_line(f"Kafka clients connect to {address}")
-            await running.wait_lost()
-    except OSError as error:
-        raise CommandError(f"cannot listen on {listen}: {error.strerror or error}") from error
-    raise CommandError("the gateway's session in the metadata store has ended: other gateways may lead its partitions")
+    await serve(session, settings, None if admin_listen is None else observing_address(admin_listen))
 
 
 def loopback_address(text: str) -> tuple[str, int]:

@@ -6,7 +6,7 @@ metadata store has ended leads nothing any more, and ends.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -14,6 +14,7 @@ from typing import Final, Self
 from octavo.client.client import Client
 from octavo.gateway.coordinating.coordinator import Clocks, GroupLimits
 from octavo.gateway.coordinating.coordinators import Coordinators
+from octavo.gateway.counts import Counts
 from octavo.gateway.leading.gateways import Gateways
 from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.service.administration import AdministrationService
@@ -29,8 +30,10 @@ from octavo.gateway.topics.producer_ids import ProducerIds
 from octavo.gateway.wire.apis import Api, Request
 from octavo.gateway.wire.budget import ByteBudget
 from octavo.gateway.wire.connection import Pieces, RequestHandler
+from octavo.gateway.wire.fields import MalformedError
 from octavo.gateway.wire.server import GatewayServer
 from octavo.metadata import MetadataStore
+from octavo.metrics.clock import precise_seconds
 
 REQUEST_BYTES_MAX: Final = 128 * 1024 * 1024
 """Of large requests, over all connections."""
@@ -73,6 +76,7 @@ class Service:
         facts: Facts,
         producer_ids: ProducerIds,
         answers: ByteBudget,
+        counts: Counts,
         clock_ms: Callable[[], int],
     ) -> None:
         async def count_bookies() -> int:
@@ -106,6 +110,7 @@ class Service:
             Api.LIST_GROUPS: groups.list,
             Api.DELETE_GROUPS: groups.delete,
         }
+        self._counts = counts
         self._begun = asyncio.Event()
 
     def begin(self) -> None:
@@ -115,7 +120,16 @@ class Service:
     async def answer(self, request: Request, held: AsyncExitStack) -> Pieces | None:
         """The answer behind its header; None where there is none."""
         await self._begun.wait()
-        return await self._handlers[request.api](request, held)
+        begun, received = precise_seconds(), len(request.body)
+        try:
+            pieces = await self._handlers[request.api](request, held)
+        except MalformedError:
+            self._counts.malformed(request.api, received=received)
+            raise
+        sent = sum(map(len, pieces or ()))
+        seconds = precise_seconds() - begun
+        self._counts.answered(request.api, request.outcome, seconds, received=received, sent=sent)
+        return pieces
 
 
 class Gateway:
@@ -129,9 +143,24 @@ class Gateway:
         coordinators: Coordinators,
         gateways: Gateways,
         *,
+        store: MetadataStore,
+        budgets: Mapping[str, ByteBudget],
+        counts: Counts,
+        started_at_ms: int,
         port: int,
     ) -> None:
-        self._server = server
+        self.server = server
+        """The port for clients."""
+        self.store = store
+        """The metadata store of the cluster."""
+        self.budgets = budgets
+        """The memory of requests, and of answers."""
+        self.counts = counts
+        """Of the requests that were answered."""
+        self.started_at_ms = started_at_ms
+        """When the gateway began to serve."""
+        self.catalogue = catalogue
+        """The topics."""
         self.leaders = leaders
         """Of partitions."""
         self.coordinators = coordinators
@@ -208,7 +237,8 @@ class Gateway:
                 limits=settings.groups,
             )
             undo.push_async_callback(coordinators.close)
-            answers = ByteBudget(ANSWER_BYTES_MAX)
+            requests, answers = ByteBudget(REQUEST_BYTES_MAX), ByteBudget(ANSWER_BYTES_MAX)
+            counts = Counts()
             service = Service(
                 store,
                 catalogue,
@@ -218,15 +248,32 @@ class Gateway:
                 facts=Facts(cluster_id, settings.creates_topics),
                 producer_ids=producer_ids,
                 answers=answers,
+                counts=counts,
                 clock_ms=clock_ms,
             )
-            server = GatewayServer(RequestHandler(service.answer), ByteBudget(REQUEST_BYTES_MAX))
+            server = GatewayServer(RequestHandler(service.answer), requests)
             undo.push_async_callback(server.close)
             port = await server.start(settings.host, settings.port)
             await gateways.take_part(settings.advertised_host or settings.host, port)
             service.begin()
             undo.pop_all()
-        return cls(server, catalogue, leaders, coordinators, gateways, port=port)
+        return cls(
+            server,
+            catalogue,
+            leaders,
+            coordinators,
+            gateways,
+            store=store,
+            budgets={"requests": requests, "answers": answers},
+            counts=counts,
+            started_at_ms=clock_ms(),
+            port=port,
+        )
+
+    @property
+    def serves(self) -> bool:
+        """Whether the gateway may lead what falls to it: its lease lives, and it takes part."""
+        return self.gateways.is_current and self.gateways.node_id in self.gateways.present
 
     async def wait_lost(self) -> None:
         """Return once other gateways may lead what this one leads."""
@@ -240,7 +287,7 @@ class Gateway:
         for task in self._following:
             task.cancel()
         await asyncio.wait(self._following)
-        await self._server.close()
+        await self.server.close()
         await self.gateways.close()
 
 

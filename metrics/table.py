@@ -334,6 +334,102 @@ BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
 }  # fmt: skip
 """What a bookie exposes on ``/metrics``, by subject."""
 
+# --- gateway ----------------------------------------------------------------------------------------------------------
+
+GATEWAY_REQUESTS = _counter(
+    "octavo_gateway_requests_total",
+    "Requests of clients, by kind and by result: ok, the name of the first error in the answer, or malformed",
+    "api", "code",
+)  # fmt: skip
+GATEWAY_REQUEST_SECONDS = _histogram(
+    "octavo_gateway_request_seconds",
+    "Time from a whole request until its answer is made; that of FETCH, JOIN_GROUP and SYNC_GROUP includes waiting",
+    "api",
+)
+GATEWAY_RECEIVED_BYTES = _counter("octavo_gateway_received_bytes_total", "Bytes of requests, without their headers")
+GATEWAY_SENT_BYTES = _counter("octavo_gateway_sent_bytes_total", "Bytes of answers, without their headers")
+GATEWAY_BATCHES = _counter("octavo_gateway_batches_total", "Record batches that were acknowledged to producers")
+GATEWAY_RECORDS = _counter("octavo_gateway_records_total", "Records in these batches")
+GATEWAY_BATCH_BYTES = _counter("octavo_gateway_batch_bytes_total", "Bytes of these batches")
+GATEWAY_FETCHED_BYTES = _counter("octavo_gateway_fetched_bytes_total", "Bytes of record batches given to consumers")
+GATEWAY_CONNECTIONS = _gauge("octavo_gateway_connections", "Open connections of clients")
+GATEWAY_CONNECTIONS_REFUSED = _counter(
+    "octavo_gateway_connections_refused_total", "Connections closed at once because there were as many as there may be"
+)
+GATEWAY_HELD_BYTES = _gauge(
+    "octavo_gateway_held_bytes", "Memory of large requests, and of answers that consumers have not taken yet", "budget",
+    budget="requests, answers",
+)  # fmt: skip
+GATEWAY_BUDGET_WAITS = _counter(
+    "octavo_gateway_budget_waits_total", "Requests and answers that waited because this memory was used up", "budget",
+    budget="requests, answers",
+)  # fmt: skip
+
+GATEWAY_GATEWAYS = _gauge("octavo_gateway_gateways", "Gateways of the cluster that take part, as this one sees it")
+GATEWAY_TOPICS = _gauge("octavo_gateway_topics", "Topics of the cluster, as this gateway knows them")
+GATEWAY_PARTITIONS = _gauge(
+    "octavo_gateway_partitions", "Partitions that this gateway leads, and those whose lead it waits for", "state",
+    state="leading, opening",
+)  # fmt: skip
+GATEWAY_BATCHES_UNDER_WAY = _gauge(
+    "octavo_gateway_batches_under_way", "Batches that were handed to logs and are not acknowledged"
+)
+GATEWAY_PRODUCERS = _gauge(
+    "octavo_gateway_producers", "Idempotent producers that are remembered, over all partitions that are led"
+)
+GATEWAY_LEADS_LOST = _counter(
+    "octavo_gateway_leads_lost_total", "Leads that ended before the gateway gave them up", "kind",
+    kind="partition, coordinator",
+)  # fmt: skip
+
+GATEWAY_COORDINATORS = _gauge(
+    "octavo_gateway_coordinators", "Logs of consumer groups, of 16, whose groups this gateway coordinates"
+)
+GATEWAY_GROUPS = _gauge(
+    "octavo_gateway_groups", "Consumer groups that this gateway coordinates, by state", "state",
+    state="Empty, PreparingRebalance, CompletingRebalance, Stable",
+)  # fmt: skip
+GATEWAY_MEMBERS = _gauge("octavo_gateway_members", "Members of these groups")
+
+GATEWAY_SERVES = _gauge("octavo_gateway_serves", "1 while the gateway may lead: its lease lives and it takes part")
+GATEWAY_METADATA_UP = _gauge(
+    "octavo_gateway_metadata_up", "1 if the metadata store answered the last request of the gateway, otherwise 0"
+)
+GATEWAY_METADATA_SECONDS = _histogram(
+    "octavo_gateway_metadata_seconds", "Time of a request of the gateway to the metadata store", "op"
+)
+GATEWAY_START_TIME_SECONDS = _gauge(
+    "octavo_gateway_start_time_seconds", "When the gateway began to serve, in seconds since 1970"
+)
+GATEWAY_BUILD_INFO = _gauge(
+    "octavo_gateway_build_info", "Always 1; the labels are the version and the number by which clients know it",
+    "version", "node",
+)  # fmt: skip
+GATEWAY_LOOP_LAG_SECONDS = _histogram(
+    "octavo_gateway_loop_lag_seconds", "How late the event loop runs a timer, sampled four times a second"
+)
+GATEWAY_GC_PAUSE_SECONDS = _histogram(
+    "octavo_gateway_gc_pause_seconds", "Pauses of Python's search for reference cycles"
+)
+
+GATEWAY_METRICS: Mapping[str, tuple[Metric, ...]] = {
+    "Gateway: requests": (
+        GATEWAY_REQUESTS, GATEWAY_REQUEST_SECONDS, GATEWAY_RECEIVED_BYTES, GATEWAY_SENT_BYTES, GATEWAY_BATCHES,
+        GATEWAY_RECORDS, GATEWAY_BATCH_BYTES, GATEWAY_FETCHED_BYTES, GATEWAY_CONNECTIONS, GATEWAY_CONNECTIONS_REFUSED,
+        GATEWAY_HELD_BYTES, GATEWAY_BUDGET_WAITS,
+    ),
+    "Gateway: partitions": (
+        GATEWAY_GATEWAYS, GATEWAY_TOPICS, GATEWAY_PARTITIONS, GATEWAY_BATCHES_UNDER_WAY, GATEWAY_PRODUCERS,
+        GATEWAY_LEADS_LOST,
+    ),
+    "Gateway: consumer groups": (GATEWAY_COORDINATORS, GATEWAY_GROUPS, GATEWAY_MEMBERS),
+    "Gateway: state": (
+        GATEWAY_SERVES, GATEWAY_METADATA_UP, GATEWAY_METADATA_SECONDS, GATEWAY_START_TIME_SECONDS, GATEWAY_BUILD_INFO,
+        GATEWAY_LOOP_LAG_SECONDS, GATEWAY_GC_PAUSE_SECONDS,
+    ),
+}  # fmt: skip
+"""What a gateway exposes on ``/metrics``, by subject; and the figures of its process, as a bookie does."""
+
 # --- client -----------------------------------------------------------------------------------------------------------
 
 CLIENT_ADDS = _counter(

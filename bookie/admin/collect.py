@@ -183,6 +183,11 @@ def _process(process: ProcessStatistics) -> Iterator[Sample]:
     yield Sample(table.LOOP_LAG_SECONDS, process.loop_lag_seconds)
     yield Sample(table.GC_PAUSE_SECONDS, process.gc_pause_seconds)
     yield Sample(table.LOG_LINES_DROPPED, process.log_lines_dropped)
+    yield from usage_samples(process)
+
+
+def usage_samples(process: ProcessStatistics) -> Iterator[Sample]:
+    """The process's use of the machine, as every process of Octavo exposes it."""
     usage = process.usage()
     yield Sample(table.PROCESS_CPU_SECONDS, usage.cpu_seconds)
     for metric, value in (

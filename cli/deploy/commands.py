@@ -79,10 +79,10 @@ def install(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Install the systemd units, the user and the directories.
+    """Install the systemd units, the users and the directories.
 
-    The command writes units to /etc/systemd/system, and makes the user octavo and its directories. Files that an
-    earlier version installed are replaced. Run it as root.
+    The command writes units to /etc/systemd/system, and makes the users octavo and octavo-gateway with their
+    directories. Files that an earlier version installed are replaced. Run it as root.
     """
 
     def work() -> int:

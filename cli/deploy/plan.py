@@ -24,6 +24,7 @@ SHIPPED_COMMAND: Final = "/opt/octavo/bin/octavo"
 DESTINATIONS: Final[Mapping[str, str]] = {
     "octavo-bookie@.service": "/etc/systemd/system/octavo-bookie@.service",
     "octavo-console.service": "/etc/systemd/system/octavo-console.service",
+    "octavo-gateway@.service": "/etc/systemd/system/octavo-gateway@.service",
     "octavo.target": "/etc/systemd/system/octavo.target",
     "octavo.sysusers": "/etc/sysusers.d/octavo.conf",
     "octavo.tmpfiles": "/etc/tmpfiles.d/octavo.conf",

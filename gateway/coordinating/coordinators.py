@@ -8,7 +8,7 @@ begins it again.
 import asyncio
 import contextlib
 import random
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Final
 from zlib import crc32
 
@@ -77,6 +77,13 @@ class Coordinators:
         self._ending: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
+        self.lost = 0
+        """Terms that ended before they were given up."""
+
+    @property
+    def running(self) -> Collection[Coordinator]:
+        """Those that coordinate now."""
+        return self._running.values()
 
     async def find(self, group_id: str) -> GatewayAddress:
         """The gateway at which clients find the coordinator of a group. The logs of coordinators are made, if there
@@ -172,6 +179,7 @@ class Coordinators:
         assert coordinator.log.lost is not None, "it says why"
         coordinator.end(coordinator.log.lost)
         if self._running.get(number) is coordinator:
+            self.lost += 1
             del self._running[number]
             self._spawn(coordinator.log.close())
 

@@ -59,6 +59,11 @@ class GroupState(Enum):
     STORING = "Storing"
     STABLE = "Stable"
 
+    @property
+    def shown(self) -> str:
+        """The name by which clients know it: in Kafka there is no storing."""
+        return str((GroupState.COMPLETING if self is GroupState.STORING else self).value)
+
 
 class Joined(NamedTuple):
     """The answer to JoinGroup."""

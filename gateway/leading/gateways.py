@@ -51,6 +51,20 @@ def _address_in(holder: str) -> tuple[str, int]:
     return host, int(port)
 
 
+async def registered(store: MetadataStore) -> list[GatewayAddress]:
+    """The gateways of a cluster that take part, for a program that is none.
+
+    Raises:
+        OctavoError: The metadata store does not answer.
+    """
+    found = []
+    for node_id in range(1, GATEWAYS_MAX + 1):
+        holder = await store.read_lock(gateway_lock(node_id))
+        if holder is not None:
+            found.append(GatewayAddress(node_id, *_address_in(holder.holder)))
+    return found
+
+
 class Gateways:
     """See the module. Made by :meth:`enter`."""
 

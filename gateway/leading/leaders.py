@@ -7,7 +7,7 @@ partition to it; until it has, it leads on, and the other one waits for the lock
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Final, NamedTuple
 
 from octavo.client.client import Client
@@ -63,10 +63,17 @@ class Leaders:
         self._tasks: set[asyncio.Task[None]] = set()
         self._handing_over = asyncio.Semaphore(HANDED_OVER_MAX)
         self._closed = False
+        self.lost = 0
+        """Leads that ended before they were given up."""
 
     def __len__(self) -> int:
         """Partitions that are led."""
         return len(self._led)
+
+    @property
+    def led(self) -> Collection[LedPartition]:
+        """The partitions that are led."""
+        return self._led.values()
 
     @property
     def opening(self) -> int:
@@ -150,6 +157,7 @@ class Leaders:
 
     def _forget(self, key: PartitionKey, lost: LedPartition) -> None:
         if self._led.get(key) is lost:
+            self.lost += 1
             del self._led[key]
             self._spawn(self._end(lost))
 

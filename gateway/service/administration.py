@@ -9,9 +9,10 @@ from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import settings_of
 from octavo.gateway.topics.producer_ids import ProducerIds
+from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
-from octavo.gateway.wire.entities import Answer, decode_request, encode_answer, field_of
+from octavo.gateway.wire.entities import Answer, decode_request, field_of
 from octavo.protocol.errors import OctavoError
 
 _TOPIC: Final = 2
@@ -47,7 +48,7 @@ class AdministrationService:
         for one in asked.topics:
             code, text = await _tried(self._create(one, validate_only=asked.validate_only))
             topics.append({"name": one.name, "error_code": code, "error_message": text, **self._made(one.name)})
-        return [encode_answer(request.api, request.version, {"throttle_time": 0, "topics": topics})]
+        return answered(request, {"throttle_time": 0, "topics": topics})
 
     def _made(self, name: str) -> Answer:
         topic = self._catalogue.find(name)
@@ -72,7 +73,7 @@ class AdministrationService:
         for name in asked.topic_names:
             code, text = await _tried(self._catalogue.delete(name))
             answers.append({"name": name, "error_code": code, "error_message": text})
-        return [encode_answer(request.api, request.version, {"throttle_time": 0, "responses": answers})]
+        return answered(request, {"throttle_time": 0, "responses": answers})
 
     async def create_partitions(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to CreatePartitions."""
@@ -81,7 +82,7 @@ class AdministrationService:
         for one in asked.topics:
             code, text = await _tried(self._grow(one, validate_only=asked.validate_only))
             results.append({"name": one.name, "error_code": code, "error_message": text})
-        return [encode_answer(request.api, request.version, {"throttle_time": 0, "results": results})]
+        return answered(request, {"throttle_time": 0, "results": results})
 
     async def _grow(self, asked: Any, *, validate_only: bool) -> None:
         if asked.assignments:
@@ -95,7 +96,7 @@ class AdministrationService:
             {"name": topic.name, "partitions": [await self._cut(topic.name, one) for one in topic.partitions]}
             for topic in asked.topics
         ]
-        return [encode_answer(request.api, request.version, {"throttle_time": 0, "topics": topics})]
+        return answered(request, {"throttle_time": 0, "topics": topics})
 
     async def _cut(self, name: str, asked: Any) -> Answer:
         code, start_offset, number = Code.NONE, _NO_OFFSET, asked.partition_index
@@ -112,7 +113,7 @@ class AdministrationService:
         """The answer to DescribeConfigs."""
         asked = decode_request(request.api, request.version, request.body)
         results = [self._described(one) for one in asked.resources]
-        return [encode_answer(request.api, request.version, {"throttle_time": 0, "results": results})]
+        return answered(request, {"throttle_time": 0, "results": results})
 
     def _described(self, asked: Any) -> Answer:
         code, text, settings = Code.NONE, None, {}
@@ -149,7 +150,7 @@ class AdministrationService:
             "producer_id": producer_id,
             "producer_epoch": 0 if code is Code.NONE else -1,
         }
-        return [encode_answer(request.api, request.version, answer)]
+        return answered(request, answer)
 
 
 async def _tried(work: Awaitable[object]) -> _Outcome:

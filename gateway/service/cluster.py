@@ -9,9 +9,10 @@ from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.service.facts import Facts
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import Topic
+from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request, encode_versions
 from octavo.gateway.wire.connection import Pieces
-from octavo.gateway.wire.entities import Answer, decode_request, encode_answer, field_of
+from octavo.gateway.wire.entities import Answer, decode_request, field_of
 from octavo.protocol.errors import OctavoError
 
 _NO_GATEWAY: Final = -1
@@ -50,7 +51,7 @@ class ClusterService:
             "controller_id": min(self._gateways.present, default=_NO_GATEWAY),
             "topics": topics,
         }
-        return [encode_answer(request.api, request.version, answer)]
+        return answered(request, answer)
 
     async def _named(self, name: str, *, may_create: bool) -> Answer:
         code = Code.UNKNOWN_TOPIC_OR_PARTITION

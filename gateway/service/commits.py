@@ -10,9 +10,10 @@ from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.groups.commits import GroupRecord
 from octavo.gateway.groups.entries import METADATA_BYTES_MAX, Committed, Place
 from octavo.gateway.topics.catalogue import Catalogue
+from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
-from octavo.gateway.wire.entities import Answer, decode_request, encode_answer, field_of
+from octavo.gateway.wire.entities import Answer, decode_request, field_of
 
 _NO_OFFSET: Final = -1
 _NO_EPOCH: Final = -1
@@ -48,7 +49,7 @@ class CommitService:
             {"name": topic.name, "partitions": _with_codes(topic.partitions, row)}
             for topic, row in zip(asked.topics, codes, strict=True)
         ]
-        return [encode_answer(request.api, request.version, {"throttle_time": 0, "topics": topics})]
+        return answered(request, {"throttle_time": 0, "topics": topics})
 
     def _checked(self, name: str, asked: Any, offsets: dict[Place, Committed]) -> Code:
         """Put the offset to the others, if it can be committed."""
@@ -87,7 +88,7 @@ class CommitService:
             {"name": name, "partitions": [self._fetched(name, number, offsets, code) for number in numbers]}
             for name, numbers in wanted.items()
         ]
-        return [encode_answer(request.api, request.version, {"throttle_time": 0, "topics": topics, "error_code": code})]
+        return answered(request, {"throttle_time": 0, "topics": topics, "error_code": code})
 
     def _all_places(self, record: GroupRecord | None) -> dict[str, list[int]]:
         names = self._catalogue.names_by_id()
@@ -125,7 +126,7 @@ class CommitService:
             for topic, row in zip(asked.topics, codes, strict=True)
         ]
         answer = {"throttle_time": 0, "error_code": code, "topics": [] if code is not Code.NONE else topics}
-        return [encode_answer(request.api, request.version, answer)]
+        return answered(request, answer)
 
     def _deletable(self, name: str, asked: Any, places: list[Place]) -> Code:
         try:

@@ -51,8 +51,12 @@ class FetchService:
         """The answer. ``held`` keeps its bytes."""
         asked = decode_fetch(request.body, request.version)
         if asked.session_id != NO_SESSION:
+            request.outcome.note([Code.FETCH_SESSION_ID_NOT_FOUND])
             return encode_fetched([], request.version, Code.FETCH_SESSION_ID_NOT_FOUND)
-        return encode_fetched(await self._fetch(asked, held), request.version)
+        found = await self._fetch(asked, held)
+        request.outcome.note(one.code for one in found)
+        request.outcome.fetched_bytes = _bytes_in(found)
+        return encode_fetched(found, request.version)
 
     async def _fetch(self, asked: FetchRequest, held: AsyncExitStack) -> list[FetchedPartition]:
         loop = asyncio.get_running_loop()
@@ -137,5 +141,8 @@ class FetchService:
 
 def _is_enough(found: list[FetchedPartition], bytes_min: int) -> bool:
     """Whether an answer is given before its time is over: it has the bytes that were asked for, or an error."""
-    size = sum(len(batch) for one in found for batch in one.batches)
-    return size >= bytes_min or any(one.code is not Code.NONE for one in found)
+    return _bytes_in(found) >= bytes_min or any(one.code is not Code.NONE for one in found)
+
+
+def _bytes_in(found: list[FetchedPartition]) -> int:
+    return sum(len(batch) for one in found for batch in one.batches)

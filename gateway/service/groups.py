@@ -10,9 +10,10 @@ from octavo.gateway.coordinating.coordinator import Committing, Coordinator
 from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.groups.group import Group, GroupState, Joined, Synced
 from octavo.gateway.groups.member import Joining, Protocol, Syncing
+from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
-from octavo.gateway.wire.entities import Answer, decode_request, encode_answer, field_of
+from octavo.gateway.wire.entities import Answer, decode_request, field_of
 
 _GROUP: Final = 0
 """What FindCoordinator looks for; the other kind are transactions."""
@@ -158,7 +159,7 @@ class GroupService:
         return {
             "error_code": code,
             "group_id": group_id,
-            "group_state": _NO_SUCH_GROUP if group is None else _state_of(group),
+            "group_state": _NO_SUCH_GROUP if group is None else group.state.shown,
             "protocol_type": "" if group is None else group.protocol_type or "",
             "protocol_data": "" if group is None else group.protocol,
             "members": members,
@@ -199,17 +200,11 @@ def _leave(coordinator: Coordinator, group_id: str, asked: Any) -> Answer:
 
 
 def _answer(request: Request, answer: Answer) -> Pieces:
-    return [encode_answer(request.api, request.version, {"throttle_time": 0, **answer})]
+    return answered(request, {"throttle_time": 0, **answer})
 
 
 def _milliseconds(time: timedelta) -> int:
     return time // timedelta(milliseconds=1)
-
-
-def _state_of(group: Group) -> str:
-    """The state by its name in Kafka, which knows no storing."""
-    state = GroupState.COMPLETING if group.state is GroupState.STORING else group.state
-    return str(state.value)
 
 
 def _described_member(group: Group, member_id: str) -> Answer:

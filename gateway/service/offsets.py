@@ -6,9 +6,10 @@ from typing import Any, Final
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.topics.catalogue import Catalogue
+from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
-from octavo.gateway.wire.entities import Answer, decode_request, encode_answer
+from octavo.gateway.wire.entities import Answer, decode_request
 from octavo.protocol.errors import OctavoError
 
 _LATEST: Final = -1
@@ -30,7 +31,7 @@ class OffsetsService:
             {"name": topic.name, "partitions": [await self._partition(topic.name, one) for one in topic.partitions]}
             for topic in asked.topics
         ]
-        return [encode_answer(request.api, request.version, {"throttle_time": 0, "topics": topics})]
+        return answered(request, {"throttle_time": 0, "topics": topics})
 
     async def _partition(self, name: str, asked: Any) -> Answer:
         code, offset, time_ms = Code.NONE, _NONE, _NONE

@@ -13,6 +13,7 @@ from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import Topic
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
+from octavo.gateway.wire.outcome import Outcome
 from octavo.gateway.wire.produce import (
     PartitionBatch,
     PartitionProduced,
@@ -48,10 +49,11 @@ class ProduceService:
         """The answer; None where the producer wants none. That one waits for its batches all the same: it must not
         send more than the gateway can hold."""
         asked = decode_produce(request.body, request.version)
-        answers = await self._produce(asked)
+        answers = await self._produce(asked, request.outcome)
+        request.outcome.note(one.code for one in answers)
         return None if asked.acks == _NO_ACKNOWLEDGEMENT else encode_produced(answers, request.version)
 
-    async def _produce(self, asked: ProduceRequest) -> list[PartitionProduced]:
+    async def _produce(self, asked: ProduceRequest, outcome: Outcome) -> list[PartitionProduced]:
         refused = _refusal_of(asked)
         if refused is not None:
             return [_refused(one, refused) for one in asked.batches]
@@ -66,10 +68,13 @@ class ProduceService:
         waiting = [one for one in handed_over if isinstance(one, asyncio.Future)]
         if waiting:
             await asyncio.wait(waiting, timeout=max(0, asked.timeout_ms) / 1000)
-        return [
-            _outcome(check, one, led) if isinstance(check, _Checked) else check
-            for check, one in zip(checked, handed_over, strict=True)
-        ]
+        answers = []
+        for check, one in zip(checked, handed_over, strict=True):
+            answer = _answer_to(check, one, led) if isinstance(check, _Checked) else check
+            if isinstance(check, _Checked) and answer.code is Code.NONE:
+                outcome.note_acknowledged(check.batch.record_count, len(check.asked.batch))
+            answers.append(answer)
+        return answers
 
     def _check(self, asked: PartitionBatch) -> "_Checked | PartitionProduced":
         try:
@@ -101,7 +106,7 @@ def _hand_over(checked: _Checked, led: LedPartition | RefusedError) -> _HandedOv
         return _refused(checked.asked, error)
 
 
-def _outcome(
+def _answer_to(
     checked: _Checked, handed_over: _HandedOver, led: dict[tuple[Topic, int], LedPartition | RefusedError]
 ) -> PartitionProduced:
     if isinstance(handed_over, PartitionProduced):

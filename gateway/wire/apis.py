@@ -7,6 +7,7 @@ ApiVersions: its answers never have tagged fields in the header, because the cli
 there are.
 """
 
+from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from octavo.gateway.codes import Code
 from octavo.gateway.wire import fetch, produce
 from octavo.gateway.wire.entities import encode_answer
 from octavo.gateway.wire.fields import MalformedError, Reader
+from octavo.gateway.wire.outcome import Outcome
 
 _HEADER: Final = Struct(">hhi")
 _NUMBER: Final = Struct(">i")
@@ -85,7 +87,8 @@ _FLEXIBLE_FROM: Final = {Api.PRODUCE: 9, Api.FETCH: 12, Api.API_VERSIONS: 3}
 """The flexible versions that are offered."""
 
 
-class Request(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Request:
     """A request of one client."""
 
     api: Api
@@ -98,6 +101,8 @@ class Request(NamedTuple):
     """The name that the client's program has given itself."""
     host: str = ""
     """Where the client is."""
+    outcome: Outcome = field(default_factory=Outcome, compare=False)
+    """Filled in while the request is answered."""
 
 
 class UnknownVersionError(Exception):

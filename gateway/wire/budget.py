@@ -17,6 +17,8 @@ class ByteBudget:
         self._total = total
         self._held = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.waits = 0
+        """How often bytes were waited for."""
 
     @property
     def held(self) -> int:
@@ -43,6 +45,7 @@ class ByteBudget:
             self._admit()
 
     async def _wait(self, size: int) -> None:
+        self.waits += 1
         admitted = asyncio.get_running_loop().create_future()
         self._waiting.append((size, admitted))
         try:

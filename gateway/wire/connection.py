@@ -10,6 +10,7 @@ answer.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from octavo.gateway.wire.apis import (
@@ -91,7 +92,7 @@ class Connection:
         async with AsyncExitStack() as held:
             frame = await self._read_frame(held)
             try:
-                request = decode_header(memoryview(frame))._replace(host=self._host)
+                request = replace(decode_header(memoryview(frame)), host=self._host)
             except UnknownVersionError as error:
                 await self._send(unknown_version_answer(error.number))
                 return

@@ -59,7 +59,7 @@ fi
 PRERM = """#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop octavo.target 'octavo-bookie@*.service' octavo-console.service
+    systemctl stop octavo.target 'octavo-bookie@*.service' 'octavo-gateway@*.service' octavo-console.service
 fi
 """
 
@@ -70,7 +70,7 @@ if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 if [ "$1" = remove ]; then rm -rf /opt/octavo; fi
 if [ "$1" = purge ]; then
     for link in /etc/systemd/system/*.wants/octavo-bookie@*.service /etc/systemd/system/*.wants/octavo.target \
-        /etc/systemd/system/*.wants/octavo-console.service; do
+        /etc/systemd/system/*.wants/octavo-console.service /etc/systemd/system/*.wants/octavo-gateway@*.service; do
         if [ -L "$link" ]; then rm -f "$link"; fi
     done
     # Enabling the first bookie has made this directory. What an administrator has put into it stays.
@@ -78,7 +78,7 @@ if [ "$1" = purge ]; then
     if [ -d /var/lib/octavo ] && [ -n "$(ls -A /var/lib/octavo)" ]; then
         echo "octavo: the entries in /var/lib/octavo and the settings in /etc/octavo stay; remove them yourself" >&2
     else
-        rm -rf /var/lib/octavo /etc/octavo
+        rm -rf /var/lib/octavo /etc/octavo /etc/octavo-gateway
     fi
 fi
 """
@@ -86,6 +86,7 @@ fi
 PLACES = {
     "octavo-bookie@.service": "usr/lib/systemd/system/octavo-bookie@.service",
     "octavo-console.service": "usr/lib/systemd/system/octavo-console.service",
+    "octavo-gateway@.service": "usr/lib/systemd/system/octavo-gateway@.service",
     "octavo.target": "usr/lib/systemd/system/octavo.target",
     "octavo.sysusers": "usr/lib/sysusers.d/octavo.conf",
     "octavo.tmpfiles": "usr/lib/tmpfiles.d/octavo.conf",
@@ -94,12 +95,12 @@ PLACES = {
 """Where the package has the files of deploy/."""
 
 
-def needed(name: str, seen: set[str]) -> Iterator[Distribution]:
-    """The distributions that ``name`` needs here, without itself."""
+def needed(name: str, seen: set[str], extra: str = "") -> Iterator[Distribution]:
+    """The distributions that ``name``, with this extra, needs here, without itself."""
     for line in distribution(name).requires or []:
         requirement = Requirement(line)
         key = requirement.name.lower()
-        if key in seen or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+        if key in seen or (requirement.marker is not None and not requirement.marker.evaluate({"extra": extra})):
             continue
         seen.add(key)
         yield distribution(requirement.name)
@@ -107,9 +108,9 @@ def needed(name: str, seen: set[str]) -> Iterator[Distribution]:
 
 
 def collect(folder: Path) -> None:
-    """Put Octavo and what it needs into ``folder``, as an installation would."""
+    """Put Octavo, with the gateway, and what it needs into ``folder``, as an installation would."""
     unpack_wheel(folder)
-    for found in needed("octavo", set()):
+    for found in needed("octavo", set(), "kafka"):
         for path in found.files or []:
             source = Path(str(found.locate_file(path)))
             if ".." in path.parts or "__pycache__" in path.parts or not source.is_file():

@@ -14,7 +14,7 @@ from octavo.bookie.admin.endpoints import ENDPOINTS, Endpoint
 from octavo.bookie.admin.fields import Field
 from octavo.bookie.admin.http import HttpLimits
 from octavo.metrics.histogram import BOUNDS_SECONDS
-from octavo.metrics.table import BOOKIE_METRICS, CLIENT_METRICS, Metric
+from octavo.metrics.table import BOOKIE_METRICS, CLIENT_METRICS, GATEWAY_METRICS, Metric
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +23,9 @@ NOTE = "<!-- Written by scripts/artifacts/make_admin_pages.py. Change the code, 
 METRICS_HEAD = f"""# Metrics
 
 A bookie answers `GET /metrics` on its administration socket, and at `admin_listen` if that is set
-([operations](operations.md#observing-a-bookie)), in Prometheus' text format. A client hands its metrics over by
+([operations](operations.md#observing-a-bookie)), in Prometheus' text format. A
+[gateway](kafka.md#observing-a-gateway) answers it at `--admin-listen`, with the figures of its process under the same
+names as a bookie. A client hands its metrics over by
 `client.metrics()`, `octavo.metrics.register(client, registry)` or `octavo.metrics.instrument_otel(client, meter)`.
 
 Counters begin at 0 when the process starts. Histograms count durations in {len(BOUNDS_SECONDS)} buckets whose bounds
@@ -112,7 +114,7 @@ def labels_of(metric: Metric) -> str:
 def metrics_page() -> str:
     """docs/metrics.md."""
     parts = [NOTE, wrapped(METRICS_HEAD)]
-    for title, metrics in BOOKIE_METRICS.items():
+    for title, metrics in {**BOOKIE_METRICS, **GATEWAY_METRICS}.items():
         parts.append(f"\n## {title}\n\n{table(['metric', 'kind', 'labels', 'meaning'], metric_rows(metrics))}")
     for title, metrics in CLIENT_METRICS.items():
         parts.append(f"\n## {title}\n\n{wrapped(CLIENT_TEXT)}\n")

@@ -1,7 +1,7 @@
 """Writes the Grafana dashboard deploy/grafana/octavo.json from the table of metrics: ``make_dashboard.py [--check]``.
 
-Every metric of a bookie has a panel, in a row for its subject: rates of counters, values of gauges, the median and the
-99th percentile of histograms. Above them a few panels answer the first questions of an operator.
+Every metric of a bookie and a gateway has a panel, in a row for its subject: rates of counters, values of gauges, the
+median and the 99th percentile of histograms. Above them a few panels answer the first questions of an operator.
 """
 
 import argparse
@@ -10,13 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from octavo.metrics.table import BOOKIE_METRICS, Kind, Metric
+from octavo.metrics.table import BOOKIE_METRICS, GATEWAY_METRICS, Kind, Metric
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "deploy" / "grafana" / "octavo.json"
 
 CHOSEN = 'job="octavo",instance=~"$instance"'
 """The bookies that the reader of the dashboard has chosen."""
+
+CHOSEN_GATEWAYS = 'job="octavo-gateway",instance=~"$gateway"'
+"""The gateways that the reader has chosen."""
 
 EMPTY_WHEN_HEALTHY = ("ALERTS{", 'code!="ok"', "repair_waiting_since")
 """In queries that find nothing while nothing is wrong."""
@@ -54,6 +57,12 @@ def overview() -> list[Panel]:
         Panel(
             "Entries added", "Per second", "ops", (Query(rate("octavo_bookie_entries_added_total"), "{{instance}}"),)
         ),
+        Panel(
+            "Gateways up",
+            "Gateways that Prometheus reaches",
+            "short",
+            (Query('sum(up{job="octavo-gateway"})', "up"),),
+        ),
         Panel("Entries read", "Per second", "ops", (Query(rate("octavo_bookie_entries_read_total"), "{{instance}}"),)),
         Panel(
             "Errors",
@@ -81,26 +90,27 @@ def overview() -> list[Panel]:
             "Firing alerts",
             "Alerts of octavo.rules.yml that fire now",
             "short",
-            (Query('sum by (alertname) (ALERTS{job="octavo",alertstate="firing"})', "{{alertname}}"),),
+            (Query('sum by (alertname) (ALERTS{job=~"octavo.*",alertstate="firing"})', "{{alertname}}"),),
         ),
     ]
 
 
 def panel_of(metric: Metric) -> Panel:
     """The panel of a metric of the table."""
+    chosen = CHOSEN_GATEWAYS if metric.name.startswith("octavo_gateway_") else CHOSEN
     series = " ".join(["{{instance}}", *(f"{{{{{label}}}}}" for label in metric.labels)])
     by = ", ".join(["instance", *metric.labels])
-    title = metric.name.removeprefix("octavo_bookie_").removesuffix("_total").replace("_", " ")
+    title = metric.name.removeprefix("octavo_bookie_").removeprefix("octavo_").removesuffix("_total").replace("_", " ")
     match metric.kind:
         case Kind.COUNTER:
             unit = "Bps" if metric.name.endswith("_bytes_total") else "ops"
-            query = f"sum by ({by}) (rate({metric.name}{{{CHOSEN}}}[{INTERVAL}]))"
+            query = f"sum by ({by}) (rate({metric.name}{{{chosen}}}[{INTERVAL}]))"
             return Panel(f"{title} per second", metric.help, unit, (Query(query, series),))
         case Kind.GAUGE:
             units = {"_bytes": "bytes", "_seconds": "s"}
             unit = next((unit for suffix, unit in units.items() if metric.name.endswith(suffix)), "short")
-            query = f"{metric.name}{{{CHOSEN}}}"
-            match metric.name.removeprefix("octavo_bookie_"):
+            query = f"{metric.name}{{{chosen}}}"
+            match metric.name.removeprefix("octavo_bookie_").removeprefix("octavo_gateway_"):
                 case "start_time_seconds":
                     unit, query = "dateTimeAsIso", f"{query} * 1000"
                 case "certificate_expiry_seconds":  # shown as the time left, which is none without a certificate
@@ -109,7 +119,7 @@ def panel_of(metric: Metric) -> Panel:
                     title, query = "repair waiting time", f"time() - ({query} > 0)"
             return Panel(title, metric.help, unit, (Query(query, series),))
         case Kind.HISTOGRAM:
-            buckets = f"sum by ({by}, le) (rate({metric.name}_bucket{{{CHOSEN}}}[{INTERVAL}]))"
+            buckets = f"sum by ({by}, le) (rate({metric.name}_bucket{{{chosen}}}[{INTERVAL}]))"
             queries = [
                 Query(f"histogram_quantile({share}, {buckets})", f"{series} {name}")
                 for share, name in [(0.5, "p50"), (0.99, "p99")]
@@ -133,10 +143,27 @@ def panel_as_json(number: int, panel: Panel, x: int, y: int) -> dict[str, Any]:
     }
 
 
+def instances(name: str, label: str, job: str) -> dict[str, Any]:
+    """A variable of the dashboard: the processes of a job, of which the reader chooses."""
+    return {
+        "name": name,
+        "type": "query",
+        "label": label,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "query": f'label_values(up{{job="{job}"}}, instance)',
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+        "refresh": 2,
+    }
+
+
 def dashboard() -> dict[str, Any]:
     """The whole dashboard, as Grafana imports it."""
     rows = {"Overview": overview()}
-    rows |= {subject: [panel_of(metric) for metric in metrics] for subject, metrics in BOOKIE_METRICS.items()}
+    subjects = {**BOOKIE_METRICS, **GATEWAY_METRICS}
+    rows |= {subject: [panel_of(metric) for metric in metrics] for subject, metrics in subjects.items()}
     panels: list[dict[str, Any]] = []
     y = 0
     for subject, content in rows.items():
@@ -157,18 +184,8 @@ def dashboard() -> dict[str, Any]:
         y += -(-len(content) * PANEL_WIDTH // COLUMNS) * PANEL_HEIGHT
     variables = [
         {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
-        {
-            "name": "instance",
-            "type": "query",
-            "label": "Bookie",
-            "datasource": {"type": "prometheus", "uid": "${datasource}"},
-            "query": 'label_values(up{job="octavo"}, instance)',
-            "multi": True,
-            "includeAll": True,
-            "allValue": ".*",
-            "current": {"text": "All", "value": "$__all"},
-            "refresh": 2,
-        },
+        instances("instance", "Bookie", "octavo"),
+        instances("gateway", "Gateway", "octavo-gateway"),
     ]
     return {
         "title": "Octavo",
@@ -189,9 +206,9 @@ def text() -> str:
 
 
 def queries() -> list[str]:
-    """Every query, as Prometheus answers it: for all bookies, and over an interval of one minute."""
+    """Every query, as Prometheus answers it: for all processes, and over an interval of one minute."""
     found = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", [])]
-    return [query.replace("$instance", ".*").replace(INTERVAL, "1m") for query in found]
+    return [query.replace("$instance", ".*").replace("$gateway", ".*").replace(INTERVAL, "1m") for query in found]
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ ALERT = re.compile(
 ALERTS = {found["name"]: found for found in ALERT.finditer(RULES.read_text())}
 
 BOOKIE = 'job="octavo",instance="b1:3180"'
+GATEWAY = 'job="octavo-gateway",instance="g1:9180"'
 
 
 class Case(NamedTuple):
@@ -31,19 +32,29 @@ class Case(NamedTuple):
     fires_at_minute: int
     labels: dict[str, str] = {}  # noqa: RUF012 - a default that is never changed
 
+    @property
+    def process(self) -> dict[str, str]:
+        """The labels of the process that is affected."""
+        found = dict(part.split("=") for part in (GATEWAY if self.alert.startswith("Gateway") else BOOKIE).split(","))
+        return {name: value.strip('"') for name, value in found.items()}
 
-def one(name: str, values: str, labels: str = "") -> dict[str, str]:
-    return {f"{name}{{{BOOKIE}{labels}}}": values}
+
+def one(name: str, values: str, labels: str = "", process: str = BOOKIE) -> dict[str, str]:
+    return {f"{name}{{{process}{labels}}}": values}
 
 
-def slow(name: str) -> dict[str, str]:
+def of_gateway(name: str, values: str, labels: str = "") -> dict[str, str]:
+    return one(f"octavo_gateway_{name}", values, labels, GATEWAY)
+
+
+def slow(name: str, process: str = BOOKIE) -> dict[str, str]:
     """A histogram of which a twentieth of the samples takes longer than 0.4 s, from minute 20 on."""
     quick, late = "0+100x20 2095+95x60", "0+100x20 2100+100x60"
     return {
-        f'{name}_bucket{{{BOOKIE},le="0.05"}}': quick,
-        f'{name}_bucket{{{BOOKIE},le="0.4"}}': quick,
-        f'{name}_bucket{{{BOOKIE},le="0.8"}}': late,
-        f'{name}_bucket{{{BOOKIE},le="+Inf"}}': late,
+        f'{name}_bucket{{{process},le="0.05"}}': quick,
+        f'{name}_bucket{{{process},le="0.4"}}': quick,
+        f'{name}_bucket{{{process},le="0.8"}}': late,
+        f'{name}_bucket{{{process},le="+Inf"}}': late,
     }
 
 
@@ -84,12 +95,26 @@ CASES = [
         {"reason": "paused"},
     ),
     Case("ClocksDisagree", one("octavo_bookie_repair_clock_ahead_seconds", "-60x9 -61x60"), 20),
+    Case("GatewayDown", one("up", "1x9 0x60", process=GATEWAY), 11),
+    Case(
+        "GatewayStorageErrors",
+        of_gateway("requests_total", "0x9 1x60", ',api="FETCH",code="KAFKA_STORAGE_ERROR"')
+        | of_gateway("requests_total", "0+50x60", ',api="FETCH",code="NOT_LEADER_OR_FOLLOWER"'),
+        10,
+    ),
+    Case("GatewayLeadsLost", of_gateway("leads_lost_total", "0x9 0+1x60", ',kind="partition"'), 15),
+    Case(
+        "GatewayPartitionsWait", of_gateway("partitions", "0x9 1x60", ',state="opening"'), 15, {"state": "opening"}
+    ),
+    Case("GatewayConnectionsRefused", of_gateway("connections_refused_total", "0x9 3x60"), 10),
+    Case("GatewayMemoryFull", of_gateway("budget_waits_total", "0x20 0+120x60", ',budget="answers"'), 33),
+    Case("GatewayLoopSlow", slow("octavo_gateway_loop_lag_seconds", GATEWAY), 32),
 ]  # fmt: skip
 
 
 def alert_at(case: Case, minute: int, *, fires: bool) -> dict[str, Any]:
     found = ALERTS[case.alert]
-    labels = {"severity": found["severity"], "job": "octavo", "instance": "b1:3180"} | case.labels
+    labels = {"severity": found["severity"]} | case.process | case.labels
 
     def filled(text: str) -> str:
         return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda label: labels[label[1]], text.strip('"'))
@@ -165,8 +190,8 @@ def test_every_alert_is_tested_and_has_a_runbook_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_asks_only_for_bookies_and_says_what_is_affected(name: str) -> None:
+def test_an_alert_asks_only_for_processes_of_octavo_and_says_which_is_affected(name: str) -> None:
     found = ALERTS[name]
-    assert 'job="octavo"' in found["expr"]
+    assert ('job="octavo-gateway"' if name.startswith("Gateway") else 'job="octavo"') in found["expr"]
     assert found["severity"] in {"critical", "warning"}
     assert "$labels.instance" in found["summary"]

@@ -1,4 +1,5 @@
-"""A real Prometheus that scrapes a real bookie answers every query of the dashboard, and loads the alert rules."""
+"""A real Prometheus that scrapes a real bookie and a gateway answers every query of the dashboard, and loads the alert
+rules."""
 
 import asyncio
 import json
@@ -8,14 +9,16 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import make_dashboard
 import pytest
 from debian_tools import program
-from octavo.metrics.table import BOOKIE_METRICS, CLIENT_METRICS
+from octavo.metrics.table import BOOKIE_METRICS, CLIENT_METRICS, GATEWAY_METRICS
 from octavo.protocol.errors import NoSuchLedgerError
+from support.commands.gateways import CLIENTS, gateway, run_client
 from support.commands.processes import BookieProcess, free_neighbours
 from support.tree import ROOT
 from support.waiting import WAIT_SECONDS, wait_until
@@ -29,7 +32,7 @@ EMPTY = (*make_dashboard.EMPTY_WHEN_HEALTHY, "certificate_expiry")
 
 
 def test_the_alert_rules_ask_only_for_metrics_that_exist() -> None:
-    tables = (*BOOKIE_METRICS.values(), *CLIENT_METRICS.values())
+    tables = (*BOOKIE_METRICS.values(), *GATEWAY_METRICS.values(), *CLIENT_METRICS.values())
     names = {metric.name for metrics in tables for metric in metrics}
     names |= {f"{name}_bucket" for name in names} | {"up"}
     asked = {
@@ -44,13 +47,16 @@ def test_the_alert_rules_ask_only_for_metrics_that_exist() -> None:
 
 @pytest.fixture(scope="module")
 def prometheus(module_folder: Path) -> Iterator[str]:
-    """The address of a Prometheus with the alert rules that scrapes a bookie, which a client uses."""
-    web = free_neighbours(2)
-    admin = web + 1
+    """The address of a Prometheus with the alert rules that scrapes a bookie and a gateway, which clients use."""
+    web = free_neighbours(4)
+    admin, kafka, observing = web + 1, web + 2, web + 3
     settings = {
         "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "1s"},
         "rule_files": [str(RULES)],
-        "scrape_configs": [{"job_name": "octavo", "static_configs": [{"targets": [f"127.0.0.1:{admin}"]}]}],
+        "scrape_configs": [
+            {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+            for job, port in (("octavo", admin), ("octavo-gateway", observing))
+        ],
     }
     configuration = module_folder / "prometheus.yml"
     configuration.write_text(json.dumps(settings))
@@ -59,8 +65,12 @@ def prometheus(module_folder: Path) -> Iterator[str]:
     with (
         BookieProcess(module_folder / "bookie", *options, OCTAVO_BOOKIE_ADMIN_LISTEN=f"127.0.0.1:{admin}") as bookie,
         (module_folder / "prometheus.log").open("wb") as log,
+        ExitStack() as gateways,
     ):
         bookie.wait_ready()
+        single = ("--write-quorum", 1, "--ack-quorum", 1)
+        gateways.enter_context(gateway(uri, kafka, "--admin-listen", f"127.0.0.1:{observing}", *single))
+        run_client(CLIENTS, "aiokafka", f"127.0.0.1:{kafka}")
         process = subprocess.Popen(
             [
                 program("prometheus"),
@@ -77,7 +87,7 @@ def prometheus(module_folder: Path) -> Iterator[str]:
             wait_until(lambda: len(answer(address, "octavo_bookie_entries_added_total")) == 1, "a first scrape")
             use_bookie(uri)
             time_of_two_scrapes(address)
-            yield f"{address} {admin}"
+            yield f"{address} {admin} {observing}"
         finally:
             process.kill()
             process.wait()
@@ -125,7 +135,7 @@ def answer(address: str, query: str) -> list[Any]:
 
 
 def test_every_query_of_the_dashboard_is_answered(prometheus: str) -> None:
-    address, _ = prometheus.split()
+    address = prometheus.split(maxsplit=1)[0]
     unanswered = [query for query in make_dashboard.queries() if not any(part in query for part in EMPTY)]
 
     def all_answered() -> bool:
@@ -139,7 +149,7 @@ def test_every_query_of_the_dashboard_is_answered(prometheus: str) -> None:
 
 
 def test_the_rules_are_loaded_and_none_fires_for_a_healthy_bookie(prometheus: str) -> None:
-    address, _ = prometheus.split()
+    address = prometheus.split(maxsplit=1)[0]
     with urllib.request.urlopen(f"{address}/api/v1/rules", timeout=WAIT_SECONDS) as response:
         (group,) = json.load(response)["data"]["groups"]
     assert len(group["rules"]) == RULES.read_text().count("- alert:")
@@ -148,8 +158,8 @@ def test_the_rules_are_loaded_and_none_fires_for_a_healthy_bookie(prometheus: st
 
 
 def test_prometheus_own_tool_finds_nothing_wrong_with_the_metrics(prometheus: str) -> None:
-    _, admin = prometheus.split()
-    with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=WAIT_SECONDS) as response:
-        text = response.read()
-    done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, check=False)
-    assert (done.returncode, done.stderr.decode()) == (0, "")
+    for port in prometheus.split()[1:]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_SECONDS) as response:
+            text = response.read()
+        done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, check=False)
+        assert (done.returncode, done.stderr.decode()) == (0, "")

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from octavo.metrics import table
 from octavo.metrics.exposition import Sample, expose
 from octavo.metrics.histogram import BOUNDS_SECONDS, Histogram
-from octavo.metrics.table import BOOKIE_METRICS, CLIENT_METRICS, Kind, Metric
+from octavo.metrics.table import BOOKIE_METRICS, CLIENT_METRICS, GATEWAY_METRICS, Kind, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-METRICS = [metric for part in (BOOKIE_METRICS, CLIENT_METRICS) for metrics in part.values() for metric in metrics]
+PARTS = BOOKIE_METRICS, GATEWAY_METRICS, CLIENT_METRICS
+METRICS = [metric for part in PARTS for metrics in part.values() for metric in metrics]
 
 
 def read(text: bytes) -> dict[str, dict[tuple[str, ...], float]]:

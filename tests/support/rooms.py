@@ -432,6 +432,7 @@ ROOMS = {
     "gateway": frozenset(
         {
             "gateway.coordinating",
+            "gateway.groups",
             "gateway.leading",
             "gateway.service",
             "gateway.topics",
@@ -547,6 +548,13 @@ ROOMS = {
             "cli.bookie",
         }
     ),
+    "cli.kafka": frozenset(
+        {
+            "cli.session",
+            "cli.output",
+            "cli.console",
+        }
+    ),
     "cli.deploy": frozenset(
         {
             "cli.session",
@@ -576,6 +584,7 @@ ROOMS = {
             "cli.cluster",
             "cli.console",
             "cli.deploy",
+            "cli.kafka",
             "cli.local",
         }
     ),

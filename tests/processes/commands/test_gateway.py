@@ -92,6 +92,7 @@ def test_a_gateway_ends_in_order(up: Up) -> None:
         (["--listen", "example.org:9092"], "is no loopback address"),
         (["--listen", "127.0.0.1"], "is no address like"),
         (["--listen", "127.0.0.1:99999"], "is no address like"),
+        (["--admin-listen", "0.0.0.0:9180"], "on a loopback address only"),
         (["--ack-quorum", "3", "--write-quorum", "2"], "3 is above --write-quorum"),
     ],
 )

@@ -196,6 +196,30 @@ def test_the_console_is_a_service_that_gives_data_to_those_with_the_token(machin
     assert machine.property("octavo-console", "ActiveState") == "inactive"
 
 
+def test_a_gateway_is_a_service_that_says_when_it_serves_and_is_confined(machine: Machine) -> None:
+    machine.start(prepare(machine, "eleven", 3179))
+    unit = "octavo-gateway@one"
+    machine.run("systemctl", "start", unit, check=False)
+    assert machine.property(unit, "ActiveState") != "active"  # it has no settings yet
+    options = "--listen 127.0.0.1:9092 --admin-listen 127.0.0.1:9180 --write-quorum 1 --ack-quorum 1"
+    settings = f"OCTAVO_METADATA=sqlite:////var/lib/octavo/metadata.db\nOCTAVO_GATEWAY_OPTIONS={options}\n"
+    machine.write("/etc/octavo-gateway/one.env", settings)
+    drop_in = "[Service]\nUser=octavo\nGroup=octavo\nStateDirectory=octavo\n"
+    machine.write(f"/etc/systemd/system/{unit}.service.d/embedded-metadata.conf", drop_in)
+    machine.run("systemctl", "daemon-reload")
+    machine.start(unit)
+    assert machine.property(unit, "WatchdogUSec") == "30s"
+    ask = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).read().decode())"
+    metrics = machine.run("/opt/octavo/bin/python", "-P", "-c", ask, "http://127.0.0.1:9180/metrics")
+    assert "\noctavo_gateway_serves 1\n" in metrics
+    assert exposure(machine, unit) < EXPOSURE_MAX
+    machine.run("systemctl", "kill", "--signal=KILL", unit)
+    machine.wait_for(unit, "NRestarts", "1")
+    machine.wait_for(unit, "ActiveState", "active")
+    machine.run("systemctl", "stop", unit, "octavo-bookie@eleven")
+    assert machine.property(unit, "ActiveState") == "inactive"
+
+
 def exposure(machine: Machine, unit: str) -> float:
     """systemd's rating of a unit."""
     rated = machine.run("systemd-analyze", "security", "--no-pager", unit)

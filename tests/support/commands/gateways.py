@@ -21,10 +21,11 @@ GROUPS = PROGRAMS / "kafka_groups.py"
 
 
 @contextmanager
-def gateway(uri: str, port: int) -> Iterator[subprocess.Popen[str]]:
+def gateway(uri: str, port: int, *options: object) -> Iterator[subprocess.Popen[str]]:
     """`octavo gateway`, once it serves. It is killed at the end."""
+    command = ["gateway", "--metadata", uri, "--listen", f"127.0.0.1:{port}", "--json", *map(str, options)]
     with subprocess.Popen(
-        [*OCTAVO, "gateway", "--metadata", uri, "--listen", f"127.0.0.1:{port}", "--json"],
+        [*OCTAVO, *command],
         stdout=subprocess.PIPE,
         text=True,
         env=environment(),

@@ -1,0 +1,1 @@
+"""`octavo gateway`: what its process shows of itself."""
