@@ -17,6 +17,7 @@ from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.counts import Counts
 from octavo.gateway.leading.gateways import Gateways
 from octavo.gateway.leading.leaders import Leaders
+from octavo.gateway.leading.retaining import Retaining
 from octavo.gateway.service.administration import AdministrationService
 from octavo.gateway.service.cluster import ClusterService
 from octavo.gateway.service.commits import CommitService
@@ -25,6 +26,7 @@ from octavo.gateway.service.fetch import FetchService
 from octavo.gateway.service.groups import GroupService
 from octavo.gateway.service.offsets import OffsetsService
 from octavo.gateway.service.produce import ProduceService
+from octavo.gateway.service.settings import SettingsService
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.producer_ids import ProducerIds
 from octavo.gateway.wire.apis import Api, Request
@@ -85,6 +87,7 @@ class Service:
         cluster = ClusterService(catalogue, leaders, gateways, facts)
         commits = CommitService(coordinators, catalogue, clock_ms)
         groups = GroupService(coordinators)
+        settings = SettingsService(catalogue)
         administration = AdministrationService(catalogue, leaders, producer_ids, count_bookies)
         self._handlers: dict[Api, Callable[[Request, AsyncExitStack], Awaitable[Pieces | None]]] = {
             Api.PRODUCE: ProduceService(catalogue, leaders, clock_ms).answer,
@@ -96,7 +99,9 @@ class Service:
             Api.DELETE_TOPICS: administration.delete_topics,
             Api.CREATE_PARTITIONS: administration.create_partitions,
             Api.DELETE_RECORDS: administration.delete_records,
-            Api.DESCRIBE_CONFIGS: administration.describe_configs,
+            Api.DESCRIBE_CONFIGS: settings.describe,
+            Api.ALTER_CONFIGS: settings.alter,
+            Api.INCREMENTAL_ALTER_CONFIGS: settings.alter_some,
             Api.INIT_PRODUCER_ID: administration.init_producer_id,
             Api.OFFSET_COMMIT: commits.commit,
             Api.OFFSET_FETCH: commits.fetch,
@@ -143,6 +148,7 @@ class Gateway:
         coordinators: Coordinators,
         gateways: Gateways,
         *,
+        retaining: Retaining,
         store: MetadataStore,
         budgets: Mapping[str, ByteBudget],
         counts: Counts,
@@ -167,12 +173,15 @@ class Gateway:
         """Of consumer groups."""
         self.gateways = gateways
         """This one, and the others of the cluster."""
+        self.retaining = retaining
+        """Applies the retention of topics."""
         self.port = port
         """The port on which it listens."""
         loop = asyncio.get_running_loop()
         self._following = [
             loop.create_task(catalogue.follow()),
             loop.create_task(gateways.follow(self._give_up_others)),
+            loop.create_task(retaining.run()),
         ]
 
     def _give_up_others(self) -> None:
@@ -263,6 +272,7 @@ class Gateway:
             leaders,
             coordinators,
             gateways,
+            retaining=Retaining(catalogue, leaders, gateways),
             store=store,
             budgets={"requests": requests, "answers": answers},
             counts=counts,

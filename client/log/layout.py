@@ -57,6 +57,9 @@ class LogLayout(Protocol):
     async def set_retention(self, retention: Retention) -> None:
         """Change what retention drops."""
 
+    async def would_drop(self, retention: Retention) -> int:
+        """The position below which this retention would let entries go now. Ages are counted as for the log's own."""
+
     async def seal(self) -> None:
         """Let no client add anything any more. Raises :class:`InvalidArgumentError` for a chain."""
 

@@ -448,6 +448,17 @@ class Log(LogQuestions, Closable):
         self._view.check_loop()
         await self._layout.set_retention(retention)
 
+    async def would_drop(self, retention: Retention) -> int:
+        """The position below which this retention would drop entries now, if it were the log's. Drops nothing.
+
+        Examples:
+            >>> await log.would_drop(octavo.Retention(seconds=3600))
+            0
+        """
+        check_retention(retention)
+        self._view.check_open()
+        return await self._layout.would_drop(retention)
+
     async def retain(self) -> int:
         """Apply the retention now, for a log without a leader; gives the first position afterwards.
 

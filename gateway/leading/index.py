@@ -47,8 +47,9 @@ class OffsetIndex:
             self._bound()
 
     def cut(self, first: Point) -> None:
-        """No batch of the log lies below this place any more."""
-        self._points = [first, *(point for point in self._points if point.position > first.position)]
+        """No batch of the log lies below this place any more; nothing changes if that is so for a higher one."""
+        if first.position > self._points[0].position:
+            self._points = [first, *(point for point in self._points if point.position > first.position)]
 
     def around(self, offset: int, stop: int) -> tuple[int, int]:
         """The position of a batch that begins at or below the offset, and one that begins above it, or ``stop``."""

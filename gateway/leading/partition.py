@@ -12,6 +12,7 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Final
 
+from octavo.client.log.documents.chain import Retention
 from octavo.client.log.log import Log
 from octavo.client.log.writer.writer import LogWriter
 from octavo.gateway.codes import Code, RefusedError
@@ -228,13 +229,36 @@ class LedPartition:
             found = await first_batch(self.log, await self._find(offset, stop), stop)
             assert found is not None, "a batch holds the offset"
             first = found
+        await self._truncate(first, offset)
+        return self.start_offset
+
+    async def retain(self, retention: Retention) -> None:
+        """Let go what this retention lets go: whole fragments of the log, by what its ages prove (rules U7 and P19).
+
+        Raises:
+            RefusedError: The lead is over.
+            OctavoError: The metadata store or the bookies do not answer.
+        """
+        self.check_leads()
+        cut = await self.log.would_drop(retention)
+        stop, high_watermark = self.appends.acknowledged_stop, self.high_watermark
+        if not self.log.first_position < cut <= stop:
+            return
+        found = await first_batch(self.log, cut, stop)
+        first = Point(high_watermark, cut) if found is None else Point(found.offset, cut)
+        await self._truncate(first, first.offset)
+
+    async def _truncate(self, first: Point, start_offset: int) -> None:
+        """Remove the entries below a place; consumers get nothing below the offset from now on."""
+        self.check_leads()
         # The anchor comes first: the next leader knows the next offset although no entry is left (rule K2).
-        anchor = await self._anchors.raise_to(position=first.position, base_offset=first.offset, start_offset=offset)
+        anchor = await self._anchors.raise_to(
+            position=first.position, base_offset=first.offset, start_offset=start_offset
+        )
         self.check_leads()
         self._begin_at(anchor.start_offset)
         self._index.cut(first)
         await self.log.truncate(first.position)
-        return self.start_offset
 
     def _begin_at(self, offset: int) -> None:
         self.start_offset = max(self.start_offset, offset)

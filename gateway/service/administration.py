@@ -1,4 +1,4 @@
-"""The answers to requests that make, change, describe and delete topics and records, and to InitProducerId."""
+"""The answers to requests that make, enlarge and delete topics and records, and to InitProducerId."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -6,24 +6,17 @@ from typing import Any, Final
 
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.leaders import Leaders
+from octavo.gateway.service.tried import tried
 from octavo.gateway.topics.catalogue import Catalogue
-from octavo.gateway.topics.document import settings_of
 from octavo.gateway.topics.producer_ids import ProducerIds
 from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
-from octavo.gateway.wire.entities import Answer, decode_request, field_of
+from octavo.gateway.wire.entities import Answer, decode_request
 from octavo.protocol.errors import OctavoError
 
-_TOPIC: Final = 2
-_BROKER: Final = 4
-_FROM_TOPIC: Final = 1
-"""Where a setting comes from: it was set for the topic."""
 _NO_PRODUCER: Final = -1
 _NO_OFFSET: Final = -1
-
-type _Outcome = tuple[Code, str | None]
-_DONE: Final[_Outcome] = (Code.NONE, None)
 
 
 class AdministrationService:
@@ -46,7 +39,7 @@ class AdministrationService:
         asked = decode_request(request.api, request.version, request.body)
         topics = []
         for one in asked.topics:
-            code, text = await _tried(self._create(one, validate_only=asked.validate_only))
+            code, text = await tried(self._create(one, validate_only=asked.validate_only))
             topics.append({"name": one.name, "error_code": code, "error_message": text, **self._made(one.name)})
         return answered(request, {"throttle_time": 0, "topics": topics})
 
@@ -71,7 +64,7 @@ class AdministrationService:
         asked = decode_request(request.api, request.version, request.body)
         answers = []
         for name in asked.topic_names:
-            code, text = await _tried(self._catalogue.delete(name))
+            code, text = await tried(self._catalogue.delete(name))
             answers.append({"name": name, "error_code": code, "error_message": text})
         return answered(request, {"throttle_time": 0, "responses": answers})
 
@@ -80,7 +73,7 @@ class AdministrationService:
         asked = decode_request(request.api, request.version, request.body)
         results = []
         for one in asked.topics:
-            code, text = await _tried(self._grow(one, validate_only=asked.validate_only))
+            code, text = await tried(self._grow(one, validate_only=asked.validate_only))
             results.append({"name": one.name, "error_code": code, "error_message": text})
         return answered(request, {"throttle_time": 0, "results": results})
 
@@ -109,32 +102,6 @@ class AdministrationService:
             code = Code.REQUEST_TIMED_OUT
         return {"partition_index": number, "low_watermark": start_offset, "error_code": code}
 
-    async def describe_configs(self, request: Request, _held: AsyncExitStack) -> Pieces:
-        """The answer to DescribeConfigs."""
-        asked = decode_request(request.api, request.version, request.body)
-        results = [self._described(one) for one in asked.resources]
-        return answered(request, {"throttle_time": 0, "results": results})
-
-    def _described(self, asked: Any) -> Answer:
-        code, text, settings = Code.NONE, None, {}
-        topic = self._catalogue.find(asked.resource_name)
-        if asked.resource_type == _TOPIC and topic is not None:
-            settings = settings_of(topic)
-        elif asked.resource_type == _TOPIC:
-            code, text = Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.resource_name!r}"
-        elif asked.resource_type != _BROKER:
-            code, text = Code.INVALID_REQUEST, "only topics and gateways have settings"
-        names = field_of(asked, "configuration_keys", None)
-        return {
-            "error_code": code,
-            "error_message": text,
-            "resource_type": asked.resource_type,
-            "resource_name": asked.resource_name,
-            "configs": [
-                _setting(name, value) for name, value in sorted(settings.items()) if names is None or name in names
-            ],
-        }
-
     async def init_producer_id(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to InitProducerId. Transactions are refused: the protocol has no place for a text here."""
         asked = decode_request(request.api, request.version, request.body)
@@ -151,24 +118,3 @@ class AdministrationService:
             "producer_epoch": 0 if code is Code.NONE else -1,
         }
         return answered(request, answer)
-
-
-async def _tried(work: Awaitable[object]) -> _Outcome:
-    try:
-        await work
-    except RefusedError as error:
-        return error.code, error.text
-    except OctavoError as error:
-        return Code.REQUEST_TIMED_OUT, str(error)
-    return _DONE
-
-
-def _setting(name: str, value: str) -> Answer:
-    return {
-        "name": name,
-        "value": value,
-        "read_only": True,
-        "config_source": _FROM_TOPIC,
-        "is_sensitive": False,
-        "synonyms": [],
-    }

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from octavo.gateway.codes import Code, RefusedError
-from octavo.gateway.leading.leaders import Leaders
+from octavo.gateway.leading.leaders import Leaders, PartitionKey
 from octavo.gateway.leading.partition import LedPartition
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import Topic
@@ -35,7 +35,7 @@ ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 WAIT_SECONDS_MAX: Final = 60.0
 """A fetch waits no longer, whatever it asks for."""
 
-type _Led = dict[tuple[Topic, int], LedPartition | RefusedError]
+type _Led = dict[PartitionKey, LedPartition | RefusedError]
 
 
 class FetchService:
@@ -80,16 +80,17 @@ class FetchService:
                 deadline = loop.time()
 
     async def _led(self, wanted: Iterable[WantedPartition]) -> _Led:
-        partitions = set()
+        partitions: dict[PartitionKey, tuple[Topic, int]] = {}
         for one in wanted:
             topic = self._catalogue.find(one.topic)
             if topic is not None and not topic.is_internal and 0 <= one.partition < topic.partitions:
-                partitions.add((topic, one.partition))
-        return dict(zip(partitions, await self._leaders.get_all(partitions), strict=True))
+                partitions[PartitionKey(topic.topic_id, one.partition)] = topic, one.partition
+        return dict(zip(partitions, await self._leaders.get_all(partitions.values()), strict=True))
 
     def _partition(self, wanted: WantedPartition, led: _Led) -> LedPartition:
         """The partition, if the consumer can read it there. Raises :class:`RefusedError`."""
-        found = led[self._catalogue.partition(wanted.topic, wanted.partition), wanted.partition]
+        topic = self._catalogue.partition(wanted.topic, wanted.partition)
+        found = led[PartitionKey(topic.topic_id, wanted.partition)]
         if isinstance(found, RefusedError):
             raise RefusedError(found.code, found.text)
         if wanted.leader_epoch not in (NO_EPOCH, found.writer.term):

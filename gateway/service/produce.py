@@ -79,7 +79,7 @@ class ProduceService:
     def _check(self, asked: PartitionBatch) -> "_Checked | PartitionProduced":
         try:
             topic = self._catalogue.partition(asked.topic, asked.partition)
-            limits = BatchLimits(topic.bytes_max, AHEAD_MS_MAX)
+            limits = BatchLimits(topic.settings.bytes_max, AHEAD_MS_MAX)
             return _Checked(asked, topic, checked_batch(asked.batch, limits, self._clock_ms()))
         except RefusedError as error:
             return _refused(asked, error)

@@ -11,7 +11,7 @@ before it can be used, so a gateway that has caught up with the changes knows th
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -25,12 +25,12 @@ from octavo.gateway.topics.document import (
     TOPICS_PREFIX,
     Topic,
     TopicState,
-    bytes_max_of,
     check_topic_name,
     decode_topic,
     has_topic_form,
     topic_document,
 )
+from octavo.gateway.topics.settings import DEFAULT, Change, changed, settings_from
 from octavo.metadata import MetadataStore
 from octavo.metadata.store.values import Version
 from octavo.protocol.errors import (
@@ -153,6 +153,17 @@ class Catalogue:
                 await self._learn(name)
         return self.find(name)
 
+    async def look_again(self, topic: Topic) -> Topic | None:
+        """The topic with this id as it is stored now; None if it cannot be used any more.
+
+        Raises:
+            OctavoError: The metadata store does not answer.
+        """
+        async with self._changing:
+            await self._learn(topic.name)
+        found = self.find(topic.name)
+        return found if found is not None and found.topic_id == topic.topic_id else None
+
     async def _changes(self) -> TopicChanges:
         found = await self._store.read_document(CHANGES)
         return TopicChanges() if found is None else decode_changes(found.value)
@@ -262,7 +273,7 @@ class Catalogue:
             raise RefusedError(Code.INVALID_REQUEST, f"there are {TOPICS_MAX} topics, which is the limit")
         self._check_all_partitions(partitions)
         topic_id = f"{self._rng.getrandbits(128):032x}"
-        return Topic(name, topic_id, partitions, write_quorum, ack_quorum, bytes_max_of(settings), TopicState.MAKING)
+        return Topic(name, topic_id, partitions, write_quorum, ack_quorum, settings_from(settings), TopicState.MAKING)
 
     def _check_all_partitions(self, more: int) -> None:
         if more + sum(topic.partitions for topic in self._topics.values()) > ALL_PARTITIONS_MAX:
@@ -322,11 +333,7 @@ class Catalogue:
             OctavoError: The metadata store does not answer. The partitions may be made all the same.
         """
         async with self._one_at_a_time():
-            topic = await self._learn(name) if has_topic_form(name) else None
-            if topic is None or topic.state is not TopicState.ACTIVE:
-                raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-            if topic.is_internal:
-                raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, f"{name} is the gateway's own")
+            topic = await self._changeable(name)
             if not topic.partitions < partitions <= PARTITIONS_MAX:
                 text = f"{name} has {topic.partitions} partitions; it can have more, up to {PARTITIONS_MAX}"
                 raise RefusedError(Code.INVALID_PARTITIONS, text)
@@ -335,6 +342,34 @@ class Catalogue:
                 await self._make_logs(topic, range(topic.partitions, partitions))
                 await self._change(replace(topic, partitions=partitions))
                 await self._announce(name)
+
+    async def alter(
+        self, name: str, changes: Sequence[tuple[str, Change, str | None]], *, anew: bool, validate_only: bool
+    ) -> None:
+        """Change settings of a topic. The other gateways learn of it, and go by it from then on.
+
+        ``anew``: all settings that are not named get their defaults. ``validate_only``: only find out whether it could
+        be done.
+
+        Raises:
+            RefusedError: There is no such topic, or it cannot have these settings.
+            OctavoError: The metadata store does not answer. The change may be made all the same.
+        """
+        async with self._one_at_a_time():
+            topic = await self._changeable(name)
+            settings = changed(DEFAULT if anew else topic.settings, changes)
+            if not validate_only and settings != topic.settings:
+                await self._change(replace(topic, settings=settings))
+                await self._announce(name)
+
+    async def _changeable(self, name: str) -> Topic:
+        """The topic as it is stored now. Called while the lock is held. Raises :class:`RefusedError`."""
+        topic = await self._learn(name) if has_topic_form(name) else None
+        if topic is None or topic.state is not TopicState.ACTIVE:
+            raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        if topic.is_internal:
+            raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, f"{name} is the gateway's own")
+        return topic
 
     async def delete(self, name: str) -> None:
         """Delete a topic with its records.

@@ -22,8 +22,8 @@ from enum import Enum
 from typing import Any, Final
 
 from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.topics.settings import DEFAULT, KEEP_ALL, TopicRetention, TopicSettings
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
-from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 _FORMAT: Final = 1
 
@@ -35,9 +35,6 @@ NAME_CHARACTERS_MAX: Final = 200
 
 PARTITIONS_MAX: Final = 1000
 """Of a topic: each partition in use is a log that the gateway leads."""
-
-BYTES_MAX_DEFAULT: Final = 1_048_588
-"""Of a batch with its header, as in Kafka: 1 MiB of records."""
 
 OWN_PREFIX: Final = "__"
 """Of the names of the gateway's own topics."""
@@ -64,8 +61,7 @@ class Topic:
     write_quorum: int
     """Copies of each batch, and bookies of each log."""
     ack_quorum: int
-    bytes_max: int = BYTES_MAX_DEFAULT
-    """Of a batch with its header: `max.message.bytes`."""
+    settings: TopicSettings = DEFAULT
     state: TopicState = TopicState.ACTIVE
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
     """Fields of a newer version, kept as they are."""
@@ -93,9 +89,12 @@ class Topic:
             "partitions": self.partitions,
             "write_quorum": self.write_quorum,
             "ack_quorum": self.ack_quorum,
-            "bytes_max": self.bytes_max,
+            "bytes_max": self.settings.bytes_max,
             "state": self.state.value,
         }
+        retention = self.settings.retention
+        if retention != KEEP_ALL:
+            fields["retention"] = {"ms": retention.ms, "bytes": retention.bytes}
         return encode_object(fields, format_number=_FORMAT)
 
 
@@ -121,12 +120,22 @@ def decode_topic(value: bytes, name: str) -> Topic:
             partitions=reader.get("partitions", int),
             write_quorum=reader.get("write_quorum", int),
             ack_quorum=reader.get("ack_quorum", int),
-            bytes_max=reader.get("bytes_max", int),
+            settings=TopicSettings(
+                reader.get("bytes_max", int), _retention_of(reader.added_later("retention", dict, {}))
+            ),
             state=TopicState(reader.get("state", str)),
             unknown=reader.unknown_fields(),
         )
     except ValueError as error:
         raise reader.damaged(str(error)) from error
+
+
+def _retention_of(stored: Mapping[str, Any]) -> TopicRetention:
+    """Raises ValueError."""
+    limits = stored.get("ms"), stored.get("bytes")
+    if not all(limit is None or (type(limit) is int and limit > 0) for limit in limits):
+        raise ValueError(f"its retention is {stored!r}")
+    return TopicRetention(*limits)
 
 
 def has_topic_form(name: str) -> bool:
@@ -141,42 +150,3 @@ def check_topic_name(name: str) -> None:
         raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, text)
     if name.startswith(OWN_PREFIX):
         raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, f"{name}: names that begin with __ are the gateway's own")
-
-
-FIXED_SETTINGS: Final[Mapping[str, frozenset[str]]] = {
-    "cleanup.policy": frozenset({"delete"}),
-    "compression.type": frozenset({"producer"}),
-    "message.timestamp.type": frozenset({"CreateTime"}),
-    "message.timestamp.after.max.ms": frozenset({"3600000"}),
-    "retention.ms": frozenset({"-1"}),
-    "retention.bytes": frozenset({"-1"}),
-}
-"""Settings that a topic has with one value only. Asking for another is refused, because it would not be kept to."""
-
-
-def bytes_max_of(settings: Mapping[str, str | None]) -> int:
-    """The largest batch of a topic that is created with these settings.
-
-    Raises:
-        RefusedError: A setting is not known, or a topic cannot have its value.
-    """
-    for name, value in settings.items():
-        if name in FIXED_SETTINGS:
-            if value is not None and value not in FIXED_SETTINGS[name]:
-                (only,) = FIXED_SETTINGS[name]
-                raise RefusedError(Code.INVALID_CONFIG, f"{name} can only be {only}, not {value}")
-        elif name != "max.message.bytes":
-            raise RefusedError(Code.INVALID_CONFIG, f"the setting {name} is not supported")
-    wanted = settings.get("max.message.bytes")
-    if wanted is None:
-        return BYTES_MAX_DEFAULT
-    if not (wanted.isascii() and wanted.isdecimal() and 0 < int(wanted) <= ENTRY_PAYLOAD_BYTES_MAX):
-        text = f"max.message.bytes is a number from 1 to {ENTRY_PAYLOAD_BYTES_MAX}, not {wanted[:50]!r}"
-        raise RefusedError(Code.INVALID_CONFIG, text)
-    return int(wanted)
-
-
-def settings_of(topic: Topic) -> dict[str, str]:
-    """The settings of a topic by their names in Kafka."""
-    fixed = {name: only for name, (only,) in ((name, tuple(values)) for name, values in FIXED_SETTINGS.items())}
-    return {**fixed, "max.message.bytes": str(topic.bytes_max)}

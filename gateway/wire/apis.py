@@ -44,8 +44,10 @@ class Api(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
 
 
@@ -76,8 +78,10 @@ VERSIONS: Final[dict[Api, Versions]] = {
     Api.DELETE_RECORDS: Versions(0, 1),
     Api.INIT_PRODUCER_ID: Versions(0, 1),
     Api.DESCRIBE_CONFIGS: Versions(1, 3),
+    Api.ALTER_CONFIGS: Versions(0, 1),
     Api.CREATE_PARTITIONS: Versions(0, 1),
     Api.DELETE_GROUPS: Versions(0, 1),
+    Api.INCREMENTAL_ALTER_CONFIGS: Versions(0, 0),
     Api.OFFSET_DELETE: Versions(0, 0),
 }
 """What a gateway offers. Clients use the highest version that both sides know. Of the requests that ``kio`` reads, the

@@ -138,6 +138,14 @@ class Housekeeper:
             return retention_cut(document, old_stop=None, cursors=None)
         return self._retention_cut(document, cursors, await self.ages.look(age_facts(document), cursors))
 
+    async def would_drop(self, retention: Retention) -> int:
+        """The position below which this retention, which need not be the log's, would truncate it now. The ages are
+        stored from time to time, so the count goes on from client to client (rule P19)."""
+        known = await read_log(self._store, self._name, log_id=self._log_id)
+        document = replace(known.value, retention=retention)
+        ages, cursors = await self._count(document)
+        return self._retention_cut(document, cursors, ages)
+
     async def _agreed(self, document: LogDocument, cut: int) -> int:
         """Of what retention would drop, what cursors let go for certain (rule P20)."""
         first = document.first_position

@@ -94,6 +94,10 @@ class ChainLayout:
         known = await update_log(self._store, self._name, SetRetention(retention), log_id=self._log_id)
         self.view.take(known.value)
 
+    async def would_drop(self, retention: Retention) -> int:
+        """The position below which this retention would let entries go now."""
+        return await self._housekeeper.would_drop(retention)
+
     async def seal(self) -> None:
         """Raises :class:`InvalidArgumentError`."""
         raise InvalidArgumentError(f"log {self._name} is a chain, which cannot be sealed; a stream can")

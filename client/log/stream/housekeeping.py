@@ -5,6 +5,7 @@ Every step can be done by any client at any time, and begun again after a crash.
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from octavo.client.log.ages.ages import LogAges, LogFacts, Sealed
 from octavo.client.log.ages.keeper import AgeKeeper, told_idle
@@ -95,6 +96,15 @@ class StreamHousekeeper:
         if document.retention.seconds is not None or cursors:
             ages = await self.ages.look(age_facts(document, root), cursors)
         return await self._retention_cut(document, root, cursors, ages)
+
+    async def would_drop(self, retention: Retention) -> int:
+        """The position below which this retention, which need not be the log's, would truncate it now. The ages are
+        stored from time to time, so the count goes on from client to client (rule P19)."""
+        known = await read_stream_log(self._store, self._name, log_id=self._log_id)
+        root = await self._store.read_stream(known.value.ledger_id)
+        document = replace(known.value, retention=retention)
+        ages, cursors = await self._count(document, root.value)
+        return await self._retention_cut(document, root.value, cursors, ages)
 
     async def _agreed(self, document: StreamLogDocument, root: StreamMetadata, cut: int) -> int:
         """Of what retention would drop, what cursors let go for certain (rule P20)."""

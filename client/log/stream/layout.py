@@ -134,6 +134,10 @@ class StreamLayout:
         known = await update_stream_log(self._store, self._name, SetStreamRetention(retention), log_id=self._log_id)
         self.view.take(known.value)
 
+    async def would_drop(self, retention: Retention) -> int:
+        """The position below which this retention would let entries go now."""
+        return await self._housekeeper.would_drop(retention)
+
     async def seal(self) -> None:
         """Let no client add anything any more. A leader loses its leadership."""
         if not self.view.is_sealed:

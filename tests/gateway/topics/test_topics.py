@@ -8,21 +8,19 @@ import pytest
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.topics.catalogue import ALL_PARTITIONS_MAX, TOPICS_MAX
 from octavo.gateway.topics.document import (
-    BYTES_MAX_DEFAULT,
     NAME_CHARACTERS_MAX,
     PARTITIONS_MAX,
     Topic,
     TopicState,
-    bytes_max_of,
     check_topic_name,
     decode_topic,
-    settings_of,
     topic_document,
 )
 from octavo.gateway.topics.producer_ids import BLOCK, DOCUMENT, ProducerIds, encode_counter
+from octavo.gateway.topics.settings import Change, TopicRetention, TopicSettings
 from octavo.metadata import MetadataStore
+from octavo.metadata.encoding import encode_object
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError
-from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
 from support.kafka.catalogues import catalogue_of
 from support.metadata.interposed_store import InterposedStore
@@ -52,24 +50,43 @@ def test_a_name_that_no_topic_may_have_is_refused(name: str) -> None:
     assert refused.value.code is Code.INVALID_TOPIC_EXCEPTION
 
 
-def test_settings_that_would_not_be_kept_to_are_refused() -> None:
-    assert bytes_max_of({}) == BYTES_MAX_DEFAULT
-    assert bytes_max_of({"max.message.bytes": "5000", "cleanup.policy": "delete", "retention.ms": None}) == 5000
-    wrong = {
-        "cleanup.policy": "compact", "retention.ms": "1000", "compression.type": "zstd", "unknown": "1",
-        "message.timestamp.type": "LogAppendTime", "max.message.bytes": str(ENTRY_PAYLOAD_BYTES_MAX + 1),
-    }  # fmt: skip
-    for name, value in [*wrong.items(), ("max.message.bytes", "0"), ("max.message.bytes", "many")]:
-        with pytest.raises(RefusedError, match=name) as refused:
-            bytes_max_of({name: value})
-        assert refused.value.code is Code.INVALID_CONFIG
-    assert bytes_max_of(settings_of(replace(TOPIC, bytes_max=7000))) == 7000
+@pytest.mark.parametrize("retention", [TopicRetention(), TopicRetention(1000, None), TopicRetention(None, 5)])
+def test_a_topic_is_read_as_it_was_stored(retention: TopicRetention) -> None:
+    topic = replace(TOPIC, settings=TopicSettings(7000, retention))
+    assert decode_topic(topic.encode(), "orders") == topic
+    assert (b'"retention"' in topic.encode()) == (retention != TopicRetention()), "older gateways do not know the field"
 
 
-def test_a_topic_of_another_name_or_without_a_known_state_is_refused() -> None:
-    assert decode_topic(TOPIC.encode(), "orders") == TOPIC
+def test_a_topic_of_another_name_or_with_an_impossible_retention_is_refused() -> None:
     with pytest.raises(MetadataError, match="of another topic"):
         decode_topic(TOPIC.encode(), "payments")
+    for wrong in ({"ms": 0}, {"bytes": -1}, {"ms": "1"}, {"ms": True}):
+        fields = {
+            "name": "orders", "topic_id": "5f" * 16, "partitions": 3, "write_quorum": 3, "ack_quorum": 2,
+            "bytes_max": 500, "state": "active", "retention": wrong,
+        }  # fmt: skip
+        with pytest.raises(MetadataError, match="its retention is"):
+            decode_topic(encode_object(fields, format_number=1), "orders")
+
+
+async def test_settings_change_for_all_gateways_and_stay(cluster: GatewayCluster, store: MetadataStore) -> None:
+    catalogue = await catalogue_of(cluster, cluster.logs.store)
+    other = await catalogue_of(cluster, cluster.logs.store)
+    topic = await catalogue.create("orders", 3)
+    await other.catch_up()
+    changes = [("retention.ms", Change.SET, "1000"), ("max.message.bytes", Change.SET, "500")]
+    await catalogue.alter("orders", changes, anew=False, validate_only=True)
+    assert catalogue.find("orders") == topic
+    await catalogue.alter("orders", changes, anew=False, validate_only=False)
+    assert catalogue.find("orders") == replace(topic, settings=TopicSettings(500, TopicRetention(1000)))
+    assert (await other.look_again(topic)) == catalogue.find("orders")
+    await other.alter("orders", [("retention.bytes", Change.SET, "9")], anew=True, validate_only=False)
+    await catalogue.catch_up()
+    assert catalogue.find("orders") == replace(topic, settings=TopicSettings(retention=TopicRetention(None, 9)))
+    await other.delete("orders")
+    assert await catalogue.look_again(topic) is None
+    with pytest.raises(RefusedError, match="there is no topic 'orders'"):
+        await catalogue.alter("orders", changes, anew=False, validate_only=False)
 
 
 async def test_a_topic_is_a_log_for_each_partition(cluster: GatewayCluster, store: MetadataStore) -> None:

@@ -28,6 +28,8 @@ class GatewayCluster:
     clock_ms: Callable[[], int] = now_ms
     steady_ms: Callable[[], int] | None = None
     """The clock by which sessions end; None: that of the event loop."""
+    client_options: dict[str, Any] = field(default_factory=dict)
+    """Of the gateways' clients."""
     _stores: dict[Gateway, MetadataStore] = field(default_factory=dict)
     """The handle of each gateway, which is that of its client, too."""
 
@@ -37,7 +39,7 @@ class GatewayCluster:
 
     async def gateway_on(self, store: MetadataStore, **settings: Any) -> Gateway:
         """A gateway that uses this handle."""
-        client = await self.logs.client_of(store)
+        client = await self.logs.client_of(store, **self.client_options)
         chosen, number = GatewaySettings(**{"port": 0, **settings}), len(self._stores)
         gateway = await Gateway.start(
             client, store, chosen, name=f"gateway {number}", clock_ms=self.clock_ms, rng=random.Random(number),
