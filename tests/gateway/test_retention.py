@@ -170,7 +170,7 @@ async def test_nothing_is_removed_before_the_anchor_stands(cluster: GatewayClust
         await gateway.retaining.look()
         assert await begins(client) == 0
         assert (await client.fetch("orders", 0)).error_code.value == 0
-        store.restore("put_document")
+        store.restore()
         await gateway.retaining.look()
         assert await begins(client) >= 4
 

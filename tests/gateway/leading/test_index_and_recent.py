@@ -58,3 +58,14 @@ def test_recent_batches_have_a_bound() -> None:
     assert recent.read(6, 10 * BYTES_MAX) == [b"x" * (BYTES_MAX // 4)] * 4
     recent.add(10, 11, b"x" * (BYTES_MAX + 1))
     assert recent.read(10, 1) is None
+
+
+def test_an_index_that_was_cut_does_not_look_below_and_never_falls_back() -> None:
+    index = OffsetIndex(Point(0, 0))
+    for number in range(1, 20):
+        index.note(Point(10 * number, number), POINT_BYTES)
+    index.cut(Point(105, 11))
+    assert index.around(50, 20)[0] == index.around(105, 20)[0] == 11
+    index.cut(Point(40, 4))
+    assert index.around(50, 20)[0] == 11
+    assert index.around(125, 20) == (12, 13)

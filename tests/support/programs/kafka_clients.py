@@ -3,7 +3,8 @@
 ``aiokafka``, ``kafka-python`` and ``confluent-kafka`` produce numbered messages to a topic of their own name, some of
 them with an idempotent producer and compressed, and read them back. ``numbers`` produces numbers from an idempotent
 producer, one line for each hundred that are acknowledged, until its standard input ends; ``read`` prints all of them,
-and ``leader`` the port of the gateway that leads their partition.
+and ``leader`` the port of the gateway that leads their partition. ``settings`` creates a topic with aiokafka, and
+changes its settings with all three.
 Each prints what it has seen as lines of JSON.
 """
 
@@ -176,6 +177,66 @@ def say_leader(address: str) -> None:
     say({"port": found.brokers[found.topics[NUMBERS].partitions[0].leader].port})
 
 
+RETAINED = "retained"
+
+
+async def create_and_describe_with_aiokafka(address: str) -> dict[str, str]:
+    """The settings of a topic that is created with a retention, as aiokafka sees them."""
+    from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # noqa: PLC0415
+    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType  # noqa: PLC0415
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=address)
+    await admin.start()
+    await admin.create_topics([NewTopic(RETAINED, 1, 1, topic_configs={"retention.ms": "86400000"})])
+    changed = ConfigResource(ConfigResourceType.TOPIC, RETAINED, {"retention.ms": "7000", "retention.bytes": "5"})
+    for answer in await admin.alter_configs([changed]):
+        assert [code for code, *_ in answer.resources] == [0], answer
+    (described,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, RETAINED)])
+    await admin.close()
+    (_, _, _, _, settings) = described.resources[0]
+    return {name: value for name, value, *_ in settings}
+
+
+def change_settings(address: str) -> None:
+    """Print the settings as each client sees them, and what each says of compaction."""
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]  # noqa: PLC0415
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+    from kafka.admin import ConfigResource as PythonResource  # noqa: PLC0415
+    from kafka.admin import ConfigResourceType, KafkaAdminClient  # noqa: PLC0415
+
+    say(asyncio.run(create_and_describe_with_aiokafka(address)))
+    python = KafkaAdminClient(bootstrap_servers=address)
+    python.alter_configs([PythonResource(ConfigResourceType.TOPIC, RETAINED, {"retention.bytes": "1000000"})])
+    described = python.describe_configs([PythonResource(ConfigResourceType.TOPIC, RETAINED)])
+    say({name: found["value"] for name, found in next(iter(described.values()))[RETAINED].items()})
+    try:
+        python.alter_configs([PythonResource(ConfigResourceType.TOPIC, RETAINED, {"cleanup.policy": "compact"})])
+    except Exception as error:
+        say({"refused": str(error)})
+    python.close()
+    admin = AdminClient({"bootstrap.servers": address})
+
+    def alter(name: str, value: str) -> Any:
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        (done,) = admin.incremental_alter_configs(
+            [ConfigResource(ResourceType.TOPIC, RETAINED, incremental_configs=[entry])]
+        ).values()
+        return done.result(60)
+
+    alter("retention.ms", "-1")
+    (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, RETAINED)]).values()
+    say({name: entry.value for name, entry in found.result(60).items()})
+    try:
+        alter("cleanup.policy", "compact")
+    except Exception as error:
+        say({"refused": str(error)})
+
+
 def main(program: str, address: str, *arguments: str) -> None:
     if program == "aiokafka":
         asyncio.run(with_aiokafka(address))
@@ -184,7 +245,7 @@ def main(program: str, address: str, *arguments: str) -> None:
     else:
         programs = {
             "kafka-python": with_kafka_python, "confluent-kafka": with_confluent_kafka, NUMBERS: produce_numbers,
-            "leader": say_leader,
+            "leader": say_leader, "settings": change_settings,
         }  # fmt: skip
         programs[program](address)
 
