@@ -18,6 +18,7 @@ PARTS = {
     "top": "octavo.cli.top.commands",
     "console": "octavo.cli.console.commands",
     "gateway": "octavo.cli.gateway",
+    "topic": "octavo.cli.kafka.topics",
     "log": "octavo.cli.log.commands",
     "ledger": "octavo.cli.ledger.commands",
     "bench": "octavo.cli.bench.commands",

@@ -228,7 +228,7 @@ async def gateways_of(store: "MetadataStore") -> list[Finding]:
     from octavo.gateway.leading.gateways import registered
     from octavo.gateway.topics.document import TOPICS_PREFIX
 
-    gateways = await registered(store)
+    gateways = [one.address for one in await registered(store)]
     if not gateways:
         async for _ in store.list_documents(TOPICS_PREFIX):
             return [Finding("gateways", "warning", "there are topics and no gateway: Kafka clients cannot use them")]

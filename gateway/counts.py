@@ -1,4 +1,4 @@
-"""What a gateway counts of the requests that it answers. Pure."""
+"""Counts of the requests that a gateway answers. Pure."""
 
 from collections import Counter
 
@@ -25,7 +25,7 @@ class Counts:
         self.fetched_bytes = 0
 
     def answered(self, api: Api, outcome: Outcome, seconds: float, *, received: int, sent: int) -> None:
-        """A request of so many bytes has its answer."""
+        """A request of `received` bytes has its answer."""
         self.requests[api, outcome.name] += 1
         if api not in self.seconds:
             self.seconds[api] = Histogram()

@@ -27,7 +27,7 @@ def observing_address(text: str) -> Address:
     """
     host, _, port = text.rpartition(":")
     host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
-    if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+    if not (host and port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise InvalidArgumentError(f"--admin-listen {text}: write HOST:PORT, for example 127.0.0.1:9180")
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
@@ -35,8 +35,7 @@ def observing_address(text: str) -> Address:
         is_loopback = False
     if not is_loopback:
         raise InvalidArgumentError(
-            f"--admin-listen {text}: metrics and health are answered to everybody who asks, so on a loopback address "
-            "only"
+            f"--admin-listen {text}: metrics and health are answered to any client, so on a loopback address only"
         )
     return Address(host, int(port))
 

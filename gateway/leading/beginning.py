@@ -57,14 +57,14 @@ class Beginner:
         anchor = await self._anchors.read()
         snapshot, next_offset_min = await self._snapshots.find(self._log, end)
         lowest = max(self._log.first_position, anchor.position)
-        start_offset = await self._start_offset(anchor, lowest, end)
+        start_offset = await start_offset_of(self._log, anchor, lowest, end)
         if snapshot is not None:
             producers, first = snapshot.producers, snapshot.position
         else:
             yesterday = EPOCH + timedelta(milliseconds=max(0, now_ms - IDLE_MS_MAX))
             first = min(max(lowest, await self._log.position_at(yesterday)), end)
             producers = Producers(forgotten_below=await self._highest_ids_stop() if first > 0 else 0)
-        last = await self._last_batch(lowest, end)
+        last = await last_batch(self._log, lowest, end)
         if last is None and next_offset_min == 0 and lowest > anchor.position:
             raise LogDamagedError(
                 f"log {self._log.name}: another program has truncated it, and nothing tells which offset comes next"
@@ -81,24 +81,48 @@ class Beginner:
                         index.note(Point(batch.base_offset, entry.position), len(entry.payload))
         return Beginning(takeover.begin(end, now_ms), index, start_offset)
 
-    async def _start_offset(self, anchor: Anchor, lowest: int, end: int) -> int:
-        """That of the anchor; of a log that was cut above it, that of its first batch."""
-        if lowest == anchor.position:
-            return anchor.start_offset
-        first = await first_batch(self._log, lowest, end)
-        return anchor.start_offset if first is None else max(anchor.start_offset, first.offset)
 
-    async def _last_batch(self, lowest: int, stop: int) -> int | None:
-        """The offset behind the last batch in ``lowest`` to ``stop``, ``stop`` excluded."""
-        count = 1
-        while stop > lowest:
-            start = max(lowest, stop - count)
-            for entry in reversed(await self._log.read(start, stop - 1)):
-                batch = read_header(entry.payload)
-                if batch is not None:
-                    return batch.next_offset
-            stop, count = start, min(2 * count, _LOOK_BACK_MAX)
-        return None
+class Extent(NamedTuple):
+    """The offsets of a partition, as its log and its anchor tell them."""
+
+    start_offset: int
+    """Consumers get nothing below it."""
+    next_offset: int
+    """Of the next record."""
+
+
+async def extent_of(log: Log, anchors: Anchors, end: int) -> Extent:
+    """The offsets of a partition below an end of its log, for who does not lead it.
+
+    Raises:
+        OctavoError: The metadata store or the bookies do not answer, or an entry is lost.
+    """
+    anchor = await anchors.read()
+    lowest = max(log.first_position, anchor.position)
+    last = await last_batch(log, lowest, end)
+    start_offset = await start_offset_of(log, anchor, lowest, end)
+    return Extent(start_offset, max(anchor.base_offset, anchor.start_offset, last or 0))
+
+
+async def start_offset_of(log: Log, anchor: Anchor, lowest: int, end: int) -> int:
+    """That of the anchor; of a log that was cut above it, that of its first batch."""
+    if lowest == anchor.position:
+        return anchor.start_offset
+    first = await first_batch(log, lowest, end)
+    return anchor.start_offset if first is None else max(anchor.start_offset, first.offset)
+
+
+async def last_batch(log: Log, lowest: int, stop: int) -> int | None:
+    """The offset behind the last batch in ``lowest`` to ``stop``, ``stop`` excluded."""
+    count = 1
+    while stop > lowest:
+        start = max(lowest, stop - count)
+        for entry in reversed(await log.read(start, stop - 1)):
+            batch = read_header(entry.payload)
+            if batch is not None:
+                return batch.next_offset
+        stop, count = start, min(2 * count, _LOOK_BACK_MAX)
+    return None
 
 
 async def first_batch(log: Log, first: int, stop: int) -> Point | None:

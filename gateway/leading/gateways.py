@@ -51,8 +51,16 @@ def _address_in(holder: str) -> tuple[str, int]:
     return host, int(port)
 
 
-async def registered(store: MetadataStore) -> list[GatewayAddress]:
-    """The gateways of a cluster that take part, for a program that is none.
+class RegisteredGateway(NamedTuple):
+    """A gateway that takes part, for a program that is none."""
+
+    address: GatewayAddress
+    name: str
+    """The holder of the locks of the logs that it leads."""
+
+
+async def registered(store: MetadataStore) -> list[RegisteredGateway]:
+    """The gateways of a cluster that take part.
 
     Raises:
         OctavoError: The metadata store does not answer.
@@ -61,7 +69,8 @@ async def registered(store: MetadataStore) -> list[GatewayAddress]:
     for node_id in range(1, GATEWAYS_MAX + 1):
         holder = await store.read_lock(gateway_lock(node_id))
         if holder is not None:
-            found.append(GatewayAddress(node_id, *_address_in(holder.holder)))
+            address, _, name = holder.holder.partition(" ")
+            found.append(RegisteredGateway(GatewayAddress(node_id, *_address_in(address)), name))
     return found
 
 

@@ -203,12 +203,7 @@ class Leaders:
             led = self._led.pop(key, None)
             if led is not None:
                 await led.close()
-            with contextlib.suppress(OctavoError):
-                log = await self._client.open_log(topic.log_name(partition))
-                log_id = log.log_id
-                await log.close()
-                await Snapshots(self._store, log_id).delete_all()
-                await Anchors(self._store, log_id).delete()
+        await delete_documents(self._client, self._store, topic)
 
     async def close(self) -> None:
         """Give all partitions back. What was handed over is waited for."""
@@ -217,3 +212,14 @@ class Leaders:
         await asyncio.gather(*(self._give_up(key) for key in self._led))
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+
+async def delete_documents(client: Client, store: MetadataStore, topic: Topic) -> None:
+    """Delete what the metadata store holds of the partitions of a topic that is being deleted, but for their logs."""
+    for partition in range(topic.partitions):
+        with contextlib.suppress(OctavoError):
+            log = await client.open_log(topic.log_name(partition))
+            log_id = log.log_id
+            await log.close()
+            await Snapshots(store, log_id).delete_all()
+            await Anchors(store, log_id).delete()

@@ -233,7 +233,7 @@ class LedPartition:
         return self.start_offset
 
     async def retain(self, retention: Retention) -> None:
-        """Let go what this retention lets go: whole fragments of the log, by what its ages prove (rules U7 and P19).
+        """Let go what this retention lets go: whole fragments of the log, by what its ages prove (rule K15).
 
         Raises:
             RefusedError: The lead is over.

@@ -1,4 +1,4 @@
-"""Retention of topics: from time to time, each gateway applies it to the partitions of its share.
+"""Retention of topics: from time to time, each gateway applies it to the partitions of its share (rule K15).
 
 Entries grow old only while a client leads their log, and looks at it (rule P19). So a gateway leads each partition of
 its share whose topic has a retention, whether or not a client has asked for it.

@@ -20,6 +20,11 @@ _FROM_DEFAULT: Final = 5
 """Where a setting comes from."""
 
 
+_TEXT: Final = 2
+_NUMBER: Final = 5
+"""Kinds of values."""
+
+
 class SettingsService:
     """See the module."""
 
@@ -97,4 +102,6 @@ def _setting(one: Shown) -> Answer:
         "config_source": _FROM_DEFAULT if one.is_default else _FROM_TOPIC,
         "is_sensitive": False,
         "synonyms": [],
+        "config_type": _NUMBER if one.is_number else _TEXT,
+        "documentation": None,
     }

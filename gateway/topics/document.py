@@ -39,6 +39,9 @@ PARTITIONS_MAX: Final = 1000
 OWN_PREFIX: Final = "__"
 """Of the names of the gateway's own topics."""
 
+_KEEPS_ALL: Final = [None, None]
+"""The retention of a topic that names none."""
+
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -94,7 +97,7 @@ class Topic:
         }
         retention = self.settings.retention
         if retention != KEEP_ALL:
-            fields["retention"] = {"ms": retention.ms, "bytes": retention.bytes}
+            fields["retention"] = list(retention)
         return encode_object(fields, format_number=_FORMAT)
 
 
@@ -121,7 +124,7 @@ def decode_topic(value: bytes, name: str) -> Topic:
             write_quorum=reader.get("write_quorum", int),
             ack_quorum=reader.get("ack_quorum", int),
             settings=TopicSettings(
-                reader.get("bytes_max", int), _retention_of(reader.added_later("retention", dict, {}))
+                reader.get("bytes_max", int), _retention_of(reader.added_later("retention", list, _KEEPS_ALL))
             ),
             state=TopicState(reader.get("state", str)),
             unknown=reader.unknown_fields(),
@@ -130,12 +133,11 @@ def decode_topic(value: bytes, name: str) -> Topic:
         raise reader.damaged(str(error)) from error
 
 
-def _retention_of(stored: Mapping[str, Any]) -> TopicRetention:
+def _retention_of(stored: list[Any]) -> TopicRetention:
     """Raises ValueError."""
-    limits = stored.get("ms"), stored.get("bytes")
-    if not all(limit is None or (type(limit) is int and limit > 0) for limit in limits):
+    if len(stored) != 2 or not all(limit is None or (type(limit) is int and limit > 0) for limit in stored):
         raise ValueError(f"its retention is {stored!r}")
-    return TopicRetention(*limits)
+    return TopicRetention(*stored)
 
 
 def has_topic_form(name: str) -> bool:

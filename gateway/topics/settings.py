@@ -75,7 +75,7 @@ _WHY_FIXED: Final[Mapping[str, str]] = {
 
 
 class Change(Enum):
-    """What a request does to a setting."""
+    """The operation of a request on a setting."""
 
     SET = 0
     UNSET = 1
@@ -120,15 +120,19 @@ class Shown(NamedTuple):
     value: str
     is_default: bool
     can_change: bool
+    is_number: bool
 
 
 def shown(settings: TopicSettings) -> list[Shown]:
     """All settings of a topic, by name."""
-    found = [Shown(name, value, is_default=True, can_change=False) for name, value in _FIXED.items()]
+    found = [
+        Shown(name, value, is_default=True, can_change=False, is_number=value.isdecimal())
+        for name, value in _FIXED.items()
+    ]
     for name, number in _NUMBERS.items():
         value = number.read(settings)
         text = str(_NO_LIMIT if value is None else value)
-        found.append(Shown(name, text, is_default=value == number.read(DEFAULT), can_change=True))
+        found.append(Shown(name, text, is_default=value == number.read(DEFAULT), can_change=True, is_number=True))
     return sorted(found)
 
 

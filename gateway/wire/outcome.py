@@ -1,4 +1,4 @@
-"""What is counted of a request: noted while it is answered. Pure."""
+"""The figures of one request that metrics count, noted while it is answered. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

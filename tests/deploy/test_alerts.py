@@ -102,12 +102,12 @@ CASES = [
         | of_gateway("requests_total", "0+50x60", ',api="FETCH",code="NOT_LEADER_OR_FOLLOWER"'),
         10,
     ),
-    Case("GatewayLeadsLost", of_gateway("leads_lost_total", "0x9 0+1x60", ',kind="partition"'), 15),
+    Case("GatewayLeadsLost", of_gateway("leads_lost_total", "0x9 0+1x60", ',kind="partition"'), 16),
     Case(
         "GatewayPartitionsWait", of_gateway("partitions", "0x9 1x60", ',state="opening"'), 15, {"state": "opening"}
     ),
     Case("GatewayConnectionsRefused", of_gateway("connections_refused_total", "0x9 3x60"), 10),
-    Case("GatewayMemoryFull", of_gateway("budget_waits_total", "0x20 0+120x60", ',budget="answers"'), 33),
+    Case("GatewayMemoryFull", of_gateway("budget_waits_total", "0x20 0+120x60", ',budget="answers"'), 34),
     Case("GatewayLoopSlow", slow("octavo_gateway_loop_lag_seconds", GATEWAY), 32),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Retention of topics: what goes, and where partitions and offsets begin then (rules K2, U7 and P19)."""
+"""Retention of topics: what goes, and where partitions and offsets begin then (rules K2 and K15)."""
 
 import random
 from collections.abc import AsyncIterator
@@ -79,6 +79,8 @@ async def described(client: KafkaClient) -> dict[str, tuple[str, int, bool]]:
     resource = {"resource_type": TOPIC, "resource_name": "orders", "configuration_keys": None}
     asked = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
     (result,) = (await client.ask(DESCRIBE_CONFIGS, 1, asked)).results
+    (newest,) = (await client.ask(DESCRIBE_CONFIGS, 3, asked)).results
+    assert [(one.name, one.value) for one in newest.configs] == [(one.name, one.value) for one in result.configs]
     return {one.name: (one.value, one.config_source, one.read_only) for one in result.configs}
 
 
@@ -98,7 +100,7 @@ async def rolled(gateway: Gateway, client: KafkaClient, cluster: GatewayCluster)
 
     async def has_rolled() -> bool:
         (led,) = gateway.leaders.led
-        return await led.log.would_drop(Retention(bytes=1)) >= end - 1
+        return bool(await led.log.would_drop(Retention(bytes=1)) >= end - 1)
 
     await eventually(has_rolled)
 
@@ -183,7 +185,7 @@ async def test_records_that_were_deleted_do_not_come_back(gateway: Gateway, clie
     await alter(client, ("retention.bytes", 0, str(5 * size)))
     await gateway.retaining.look()
     assert await begins(client) == 9
-    header = read_header((await client.fetch("orders", 9)).records)
+    header = read_header((await client.fetch("orders", 9, partition_bytes_max=1)).records)
     assert header is not None
     assert header.base_offset == 8
 
@@ -272,7 +274,7 @@ async def test_records_go_once_the_log_has_proved_that_they_are_old_enough(
         while passed < timedelta(minutes=75):
             passed += timedelta(minutes=5)
             await gateway.retaining.look()
-        assert await begins(consumer) == 6, "the last fragment never goes"
+        assert await begins(consumer) in {6, 8}, "the last fragment, which may be empty, never goes"
 
 
 @pytest.mark.parametrize(

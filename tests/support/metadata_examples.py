@@ -50,6 +50,7 @@ from octavo.gateway.records.snapshot import (
 from octavo.gateway.topics.changes import TopicChanges, decode_changes
 from octavo.gateway.topics.document import Topic, decode_topic
 from octavo.gateway.topics.producer_ids import decode_counter, encode_counter
+from octavo.gateway.topics.settings import TopicRetention, TopicSettings
 from octavo.metadata.clocks.proven_time import BootTime, Disagreement, Moment, ProvenTime
 from octavo.metadata.cluster.principals import Principal, Principals, decode_principals, encode_principals
 from octavo.metadata.cluster.registration import (
@@ -327,7 +328,10 @@ def _undump(value: bytes) -> Any:
     return [*read_dump(value.splitlines(keepends=True), "example")][1:-1]
 
 
-TOPIC = Topic("orders", "7a" * 16, partitions=3, write_quorum=3, ack_quorum=2, bytes_max=1_048_588)
+TOPIC = Topic(
+    "orders", "7a" * 16, partitions=3, write_quorum=3, ack_quorum=2,
+    settings=TopicSettings(1_048_588, TopicRetention(604_800_000, None)),
+)  # fmt: skip
 
 SNAPSHOT = SnapshotHead(LOG_ID, term=2, position=812, next_offset=40_212, forgotten_below=17, pages=1)
 

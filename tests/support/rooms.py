@@ -550,6 +550,8 @@ ROOMS = {
     ),
     "cli.kafka": frozenset(
         {
+            "cli.asking",
+            "cli.log",
             "cli.session",
             "cli.output",
             "cli.console",

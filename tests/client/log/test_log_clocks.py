@@ -307,3 +307,24 @@ async def test_a_deleted_log_leaves_no_ages_and_none_are_made_for_it(layout: str
         with pytest.raises(NoSuchLogError):
             await log.retain()
         assert [name async for name in world.logs.store.list_documents()] == []
+
+
+@both_layouts
+async def test_what_another_retention_would_drop_is_proved_by_the_same_clocks(layout: str) -> None:
+    async with world_of(layout) as world:
+        log = await create(world, [RIGHT], octavo.Retention())
+        async with log.take_over() as writer:
+            for _ in range(3):
+                await writer.add_many([b"x"] * 5)
+                await writer.roll()
+            for _ in range(60):
+                assert await log.would_drop(OLDER_THAN_AN_HOUR) == 0
+                world.passed += timedelta(minutes=1)
+            world.passed += timedelta(minutes=10)
+            dropped = await log.would_drop(OLDER_THAN_AN_HOUR)
+            assert dropped > 0
+            assert await log.would_drop(octavo.Retention()) == 0
+            assert await log.would_drop(octavo.Retention(bytes=5)) > 0
+            assert log.first_position == 0
+            await log.set_retention(OLDER_THAN_AN_HOUR)
+            assert await log.retain() == dropped

@@ -1,4 +1,4 @@
-"""The settings of topics: what a change gives, what is refused, and what clients see."""
+"""The settings of topics: what a change gives, what is refused, and what clients see (rule K15)."""
 
 import pytest
 from octavo.gateway.codes import Code, RefusedError

@@ -60,7 +60,7 @@ def test_a_topic_is_read_as_it_was_stored(retention: TopicRetention) -> None:
 def test_a_topic_of_another_name_or_with_an_impossible_retention_is_refused() -> None:
     with pytest.raises(MetadataError, match="of another topic"):
         decode_topic(TOPIC.encode(), "payments")
-    for wrong in ({"ms": 0}, {"bytes": -1}, {"ms": "1"}, {"ms": True}):
+    for wrong in ([0, None], [None, -1], ["1", None], [True, None], [1], [1, 1, 1]):
         fields = {
             "name": "orders", "topic_id": "5f" * 16, "partitions": 3, "write_quorum": 3, "ack_quorum": 2,
             "bytes_max": 500, "state": "active", "retention": wrong,

@@ -94,6 +94,55 @@ def test_a_gateway_ends_in_order(up: Up) -> None:
         assert second.wait(WAIT_SECONDS) == 128 + signal.SIGTERM
 
 
+def test_topics_are_created_shown_changed_and_deleted(up: Up) -> None:
+    """The gateway learns of each change."""
+    metadata = ("--metadata", up.uri)
+
+    def topic(*arguments: object) -> str:
+        done = octavo("topic", *arguments, "--metadata", up.uri)
+        assert done.status == 0, done
+        return done.stdout.decode()
+
+    topic("create", "bills", "--partitions", 2, "--set", "retention.ms=5000")
+    produced = run_client(CLIENTS, "bills", up.kafka)
+    assert produced == [{"bills": 3}]
+    shown = json.loads(topic("show", "bills", "--json"))
+    assert (shown["partitions"], shown["write_quorum"], shown["settings"]["retention.ms"]) == (2, 3, "5000")
+    assert [(one["begin"], one["end"], one["trouble"]) for one in shown["partition_list"]] == [(0, 3, ""), (0, 0, "")]
+    assert shown["partition_list"][0]["gateway"] == 1
+    topic("alter", "bills", "--partitions", 3, "--unset", "retention.ms")
+    listed = [json.loads(line) for line in topic("list", "--json").splitlines()]
+    bills = next(one for one in listed if one["name"] == "bills")
+    assert (bills["partitions"], bills["settings"]["retention.ms"]) == (3, "-1")
+    assert "bills" in topic("list")
+    assert "keeps everything" in topic("show", "bills")
+    octavo("topic", "delete", "bills", *metadata).failed_with_one_line(1, "loses its records; give --yes to confirm")
+    topic("delete", "bills", "--yes")
+    octavo("topic", "show", "bills", *metadata).failed_with_one_line(1, "there is no topic 'bills'")
+    assert run_client(CLIENTS, "topics", up.kafka)[0]["bills"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["create", "a/b"], 2, "the name of a topic is"),
+        (["create", "__consumer_offsets"], 2, "are the gateway's own"),
+        (["create", "new", "--set", "retention.ms"], 2, "write SETTING=VALUE"),
+        (["create", "new", "--set", "cleanup.policy=compact"], 2, "compaction is not supported"),
+        (["create", "new", "--set", "retention.ms=1", "--set", "retention.ms=2"], 2, "is given twice"),
+        (["create", "new", "--copies", "9"], 2, "9 copies of each batch, and there are 3 bookies"),
+        (["create", "new", "--partitions", "0"], 2, "a topic has 1 to 1000 partitions"),
+        (["alter", "none", "--set", "retention.ms=1"], 1, "there is no topic 'none'"),
+        (["alter", "none"], 2, "there is nothing to change"),
+        (["delete", "none", "--yes"], 1, "there is no topic 'none'"),
+        (["delete", "no/ne", "--yes"], 1, "there is no topic 'no/ne'"),
+        (["show", "none"], 1, "there is no topic 'none'"),
+    ],
+)
+def test_what_no_topic_can_be_is_refused(up: Up, arguments: list[str], status: int, reason: str) -> None:
+    octavo("topic", *arguments, "--metadata", up.uri).failed_with_one_line(status, reason)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -4,7 +4,7 @@
 them with an idempotent producer and compressed, and read them back. ``numbers`` produces numbers from an idempotent
 producer, one line for each hundred that are acknowledged, until its standard input ends; ``read`` prints all of them,
 and ``leader`` the port of the gateway that leads their partition. ``settings`` creates a topic with aiokafka, and
-changes its settings with all three.
+changes its settings with all three. ``bills`` and ``topics`` produce to a topic of bills, and look for it.
 Each prints what it has seen as lines of JSON.
 """
 
@@ -215,7 +215,9 @@ def change_settings(address: str) -> None:
     described = python.describe_configs([PythonResource(ConfigResourceType.TOPIC, RETAINED)])
     say({name: found["value"] for name, found in next(iter(described.values()))[RETAINED].items()})
     try:
-        python.alter_configs([PythonResource(ConfigResourceType.TOPIC, RETAINED, {"cleanup.policy": "compact"})])
+        python.alter_configs(
+            [PythonResource(ConfigResourceType.TOPIC, RETAINED, {"cleanup.policy": "compact"})], raise_on_unknown=False
+        )
     except Exception as error:
         say({"refused": str(error)})
     python.close()
@@ -237,6 +239,24 @@ def change_settings(address: str) -> None:
         say({"refused": str(error)})
 
 
+def produce_bills(address: str) -> None:
+    """Produce three messages to partition 0 of a topic that is there already."""
+    from kafka import KafkaProducer  # noqa: PLC0415
+
+    producer = KafkaProducer(bootstrap_servers=address)
+    for value in numbered(3):
+        producer.send("bills", value, partition=0).get(60)
+    producer.close()
+    say({"bills": 3})
+
+
+def say_topics(address: str) -> None:
+    """Print whether there is a topic of bills."""
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+    say({"bills": "bills" in AdminClient({"bootstrap.servers": address}).list_topics(timeout=100).topics})
+
+
 def main(program: str, address: str, *arguments: str) -> None:
     if program == "aiokafka":
         asyncio.run(with_aiokafka(address))
@@ -245,7 +265,7 @@ def main(program: str, address: str, *arguments: str) -> None:
     else:
         programs = {
             "kafka-python": with_kafka_python, "confluent-kafka": with_confluent_kafka, NUMBERS: produce_numbers,
-            "leader": say_leader, "settings": change_settings,
+            "leader": say_leader, "settings": change_settings, "bills": produce_bills, "topics": say_topics,
         }  # fmt: skip
         programs[program](address)
 
