@@ -36,12 +36,11 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, S
     root = tmp_path_factory.mktemp("pages")
     folder = root / "work"
     folder.mkdir()
-    port = free_neighbours(2)
+    port = free_neighbours(4)
     with octavo.testing.cluster() as cluster, gateway(cluster.uri, port):
         addresses = {
             "127.0.0.1:9092": f"127.0.0.1:{port}",
-            "127.0.0.1:8000": f"127.0.0.1:{port + 1}",
-            "--port 8000": f"--port {port + 1}",
+            **{shown: str(port + at) for at, shown in enumerate(("8000", "8001", "8002"), start=1)},
         }
         with Shell(folder, tool(root / "tools", {}), OCTAVO_METADATA=cluster.uri) as shell:
             yield folder, shell, addresses
