@@ -16,7 +16,7 @@ def test_the_tutorial_leads_from_an_empty_folder_to_failover(tmp_path: Path) -> 
     folder.mkdir()
     tools = tool(tmp_path / "tools", {"up": "--base-port 0"})
     try:
-        with Shell(folder, tools) as shell:
+        with Shell(folder, tools, PYTEST_ADDOPTS="-p no:schemathesis") as shell:
             assert play(PAGE, folder, shell, shown=[INSTALLED]) > 20
         assert "stopped" in octavo("status", cwd=folder).stdout.decode(), "the page stops what it starts"
     finally:
