@@ -10,7 +10,7 @@ from octavo.security import forks
 
 
 class Closable:
-    """An async context manager whose block ends with :meth:`close`.
+    """An async context manager whose block ends with ``close()``.
 
     If the block ends with an exception, that exception is what the caller sees, whatever closing raises.
     """

@@ -79,7 +79,7 @@ _TOKEN_BITS = 128
 
 
 class Client(LogFace, Closable):
-    """A client of one cluster. Made by :func:`connect`.
+    """A client of one cluster. Made by ``connect()``.
 
     It is used from the event loop that made it, by any of its tasks.
 
@@ -91,7 +91,7 @@ class Client(LogFace, Closable):
         True
 
     Raises:
-        ClientClosedError: By every method, after :meth:`close`.
+        ClientClosedError: By every method, after ``close()``.
         MetadataUnavailableError: By every method, when the metadata store does not answer.
         InvalidArgumentError: By every method, for a wrong argument, and in another event loop.
         ForkedError: By every method, and by everything that the client made, in a process that was forked since (rule
@@ -203,7 +203,7 @@ class Client(LogFace, Closable):
         only to clients that have the password, and to repairs; needs a password. ``custom_metadata`` is stored with the
         ledger as it is. ``ids``: with ``"sequential"`` the writer numbers the entries in the order of adds; with
         ``"explicit"`` the application does, adding every id from 0 on exactly once and in any order, with
-        ``add(payload, entry_id=n)`` of an :class:`ExplicitIdWriter`.
+        ``add(payload, entry_id=n)`` of an ``ExplicitIdWriter``.
 
         ``sync``: with ``"deferred"`` an add returns when ``ack_quorum`` bookies have the entry in memory and on its way
         to disk, and ``await ledger.force()`` returns when everything added so far is on disk (rule W10). Readers see
@@ -215,7 +215,7 @@ class Client(LogFace, Closable):
         name the entries that may have fewer than ``write_quorum`` copies (``debts``), and repair makes those; closing
         waits up to ``full_copies_patience_seconds`` for missing copies. With ``"required"`` no copy is ever given up
         (rule I9): entries take room in the window until they have all copies, so adds block once fewer than
-        ``write_quorum`` bookies are left for them, and closing fails with :class:`UnderReplicatedError`, which loses
+        ``write_quorum`` bookies are left for them, and closing fails with ``UnderReplicatedError``, which loses
         nothing, until there are enough. With None nothing is promised beyond ``ack_quorum`` copies. Needs immediate
         sync.
 
@@ -393,7 +393,7 @@ class Client(LogFace, Closable):
 
         A counter or gauge is a number; a histogram is ``{"count", "sum", "buckets"}`` (``BOUNDS_SECONDS`` of
         ``octavo.metrics.histogram``, and one above); with a label, a dict from its values to that.
-        :func:`octavo.metrics.register` hands all of it to prometheus_client.
+        ``octavo.metrics.register()`` hands all of it to prometheus_client.
 
         Examples:
             >>> async with client.create_ledger() as ledger:
@@ -421,7 +421,7 @@ class Client(LogFace, Closable):
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` has been called."""
+        """Whether ``close()`` has been called."""
         return self._closing is not None
 
     def __repr__(self) -> str:

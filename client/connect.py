@@ -27,7 +27,7 @@ def connect(
     """Connect to a cluster: ``async with connect(uri) as client``, or ``client = await connect(uri)``.
 
     ``uri`` is the metadata store's: ``zk://host:port,host:port/path`` for ZooKeeper, ``sqlite:///relative/path`` or
-    ``sqlite:////absolute`` for the embedded store. ``options`` are those of :class:`ClientOptions`, which has their
+    ``sqlite:////absolute`` for the embedded store. ``options`` are those of ``ClientOptions``, which has their
     defaults and what each means; units are part of their names. ``rng`` decides everything left
     to chance (placement, back-off). ``wall_clock`` returns the time of day, with a time zone; it is noted in new
     ledgers and sealed into entries. ``client_name`` is noted in ledgers that this client fences, so that the errors of

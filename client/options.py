@@ -242,7 +242,7 @@ class ClientOptions:
 class ConnectOptions(TypedDict, total=False):
     """The keywords of ``octavo.connect``, for type checkers.
 
-    :class:`ClientOptions` has meaning, unit and default of each.
+    ``ClientOptions`` has meaning, unit and default of each.
     """
 
     connect_timeout_seconds: float

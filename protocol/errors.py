@@ -167,7 +167,7 @@ class NotLeaderError(LedgerFencedError):
 
 
 class TruncatedError(OctavoError):
-    """The position lies before the beginning of the log: it has been truncated. Continue at :attr:`first_position`."""
+    """The position lies before the beginning of the log: it has been truncated. Continue at ``first_position``."""
 
     def __init__(self, message: str = "", *, first_position: int = 0, may_have_happened: bool | None = None) -> None:
         super().__init__(message, may_have_happened=may_have_happened)
@@ -185,7 +185,7 @@ class CursorDeletedError(OctavoError):
 class PositionMismatchError(OctavoError):
     """The end of the log is not the position that the add expected; the add was not sent.
 
-    Read the log up to :attr:`end`, decide again, and add.
+    Read the log up to ``end``, decide again, and add.
     """
 
     def __init__(self, message: str = "", *, end: int = 0, may_have_happened: bool | None = None) -> None:

@@ -53,7 +53,7 @@ type OnTruncated = Literal["raise", "skip"]
 class Log(LogQuestions, Closable):
     """A handle on one log: reads it, and leads it. Made by ``Client.open_log`` and ``Client.create_log``.
 
-    Use it as an async context manager, or :meth:`close` it. Methods may be called from any task of the loop.
+    Use it as an async context manager, or ``close()`` it. Methods may be called from any task of the loop.
 
     Examples:
         >>> async with log.lead() as writer:
@@ -150,7 +150,7 @@ class Log(LogQuestions, Closable):
         """The position after the last that can be read, as this handle knows it. Never goes back.
 
         It counts at least what the handle's own writers have had acknowledged, and what it has met of other clients.
-        :meth:`refresh` asks how far those are by now.
+        ``refresh()`` asks how far those are by now.
         """
         return max(self._view.end, self._leading.own.end)
 
@@ -170,7 +170,7 @@ class Log(LogQuestions, Closable):
         return log_statistics(self._view, self._beginning, self._leading.own, followers=self._iteration.followers)
 
     async def refresh(self) -> int:
-        """Ask the list and the bookies how far the log can be read now; gives :attr:`end`.
+        """Ask the list and the bookies how far the log can be read now; gives ``end``.
 
         Examples:
             >>> async with client.open_log("orders") as other, other.lead() as writer:
@@ -214,7 +214,7 @@ class Log(LogQuestions, Closable):
         """Entries ``first..last``, both included.
 
         What the adds of this handle's own writer have returned for can be read at once, what other clients add a moment
-        later. Memory for all of them is the caller's; :meth:`entries` goes in chunks.
+        later. Memory for all of them is the caller's; ``entries()`` goes in chunks.
 
         Examples:
             >>> [entry.payload for entry in await log.read(0, 1)]
@@ -222,7 +222,7 @@ class Log(LogQuestions, Closable):
 
         Raises:
             TruncatedError: ``first`` lies before the beginning of the log (rule P7).
-            NoSuchEntryError: ``last`` is not below :attr:`end`, which is refreshed first.
+            NoSuchEntryError: ``last`` is not below ``end``, which is refreshed first.
             QuorumLostError: An entry cannot be had from any bookie now.
             LogDamagedError: An entry is lost, or an operator has given its position up.
         """
@@ -240,7 +240,7 @@ class Log(LogQuestions, Closable):
         """Iterate over ``first..last``, both included; reads ahead.
 
         Without ``first`` it begins at the beginning of the log, without ``last`` it ends at the end of the log when the
-        iteration begins, which is asked for then (as :meth:`refresh` does). Where nothing tells the end, the entries
+        iteration begins, which is asked for then (as ``refresh()`` does). Where nothing tells the end, the entries
         that are known are given first. ``async for entry in log`` is the same. The errors come while iterating.
 
         Examples:
@@ -271,7 +271,7 @@ class Log(LogQuestions, Closable):
 
         It never disturbs a leader. It ends only at the end of a log that is sealed: no client can add anything any more
         (rule V3). A follower that the log's beginning overtakes fails; with ``on_truncated="skip"`` it gets one
-        :class:`Gap` instead, and goes on behind it. The errors come while iterating.
+        ``Gap`` instead, and goes on behind it. The errors come while iterating.
 
         Examples:
             >>> async for entry in log.follow():
@@ -322,7 +322,7 @@ class Log(LogQuestions, Closable):
 
         Raises:
             TruncatedError: ``first`` lies before the beginning of the log (rule P7).
-            NoSuchEntryError: ``last`` is not below :attr:`end`, which is refreshed first.
+            NoSuchEntryError: ``last`` is not below ``end``, which is refreshed first.
             LogDamagedError: No segment holds one of the positions.
         """
         check_positions(first, last)
@@ -340,7 +340,7 @@ class Log(LogQuestions, Closable):
         It is for bulk readers, which read batches. The reader may be shared, and disturbs no leader. Of a part that is
         being written the last position is not known, and the extent names the largest number.
 
-        Where :attr:`keys` is not None, entries come in their stored form, with the key in front of the payload. A
+        Where ``keys`` is not None, entries come in their stored form, with the key in front of the payload. A
         caller that takes each apart with ``octavo.keyed_of`` says so with ``stored=True``.
 
         Examples:
@@ -395,7 +395,7 @@ class Log(LogQuestions, Closable):
     async def give_up(self, ledger_id: int, *, last: int | None = None) -> Gap:
         """Skip a segment whose ledger was deleted by hand: its positions are lost.
 
-        Followers get the returned :class:`Gap`. A writer of that segment loses its leadership. Of logs with
+        Followers get the returned ``Gap``. A writer of that segment loses its leadership. Of logs with
         ``layout="chain"``. ``last``: the last lost position, required if the list does not record where the segment
         ended. A position that any reader may have seen must not get another entry, so choose one that is certainly high
         enough.
@@ -534,7 +534,7 @@ class Log(LogQuestions, Closable):
             LedgerRecoveryError: The log cannot be taken over now; the error names the bookies that are needed.
             NotEnoughBookiesError: There are too few bookies for the quorums of the log.
             LogSealedError: The log has been sealed.
-            LogDamagedError: A segment is lost; see :meth:`give_up`.
+            LogDamagedError: A segment is lost; see ``give_up()``.
         """
         self._view.check_open()
         if name is not None:
@@ -559,7 +559,7 @@ class Log(LogQuestions, Closable):
             NotEnoughBookiesError: There are too few bookies for the quorums of the log.
             NotLeaderError: Another client has taken the log over meanwhile.
             LogSealedError: The log has been sealed.
-            LogDamagedError: A segment is lost; see :meth:`give_up`.
+            LogDamagedError: A segment is lost; see ``give_up()``.
         """
         self._view.check_open()
 

@@ -227,13 +227,13 @@ class LogFace:
         ``"recorded"`` the metadata name the entries that may have fewer than ``write_quorum`` copies, for repair to
         copy. Closing the leader's writer waits up to ``full_copies_patience_seconds`` for missing copies. With
         ``"required"`` the leader keeps the bytes of such entries and copies them itself: they take room in its window,
-        so adds wait once it is full, and closing fails with :class:`UnderReplicatedError`, while fewer than
+        so adds wait once it is full, and closing fails with ``UnderReplicatedError``, while fewer than
         ``write_quorum`` bookies can be written. What a leader that is gone has left is recorded as with ``"recorded"``.
 
         ``keys``, with ``layout="stream"`` only: entries may have keys, and within this window an add with a key that is
         there gives the position of its entry instead of adding another (rule P21). It cannot be changed later.
 
-        With ``exist_ok`` a log of this name that is there is opened, as :meth:`open_log` does; it stays as it was
+        With ``exist_ok`` a log of this name that is there is opened, as ``open_log()`` does; it stays as it was
         created, whatever the other arguments say.
 
         Examples:
@@ -325,7 +325,7 @@ class LogFace:
     async def delete_log(self, name: str) -> None:
         """Delete a log, with its ledgers and cursors.
 
-        A leader's next add or change fails; readers get :class:`NoSuchLogError`.
+        A leader's next add or change fails; readers get ``NoSuchLogError``.
 
         Examples:
             >>> async with client.create_log("payments"):

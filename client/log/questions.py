@@ -41,7 +41,7 @@ class LogQuestions:
         """Whether the add that failed with ``error`` is in the log.
 
         True; False, once no writer can add it any more, or its position was given up; None while that is not known
-        (rule P6). Of an ``add_many``: whether all of it is; :meth:`added` tells how much. May be asked of any handle of
+        (rule P6). Of an ``add_many``: whether all of it is; ``added()`` tells how much. May be asked of any handle of
         the log, in any client.
 
         Examples:

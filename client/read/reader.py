@@ -65,7 +65,7 @@ class EntryBatch(NamedTuple):
     """What each answer brought; an entry may be in several, with the same bytes."""
 
     def bookies(self) -> list[BookieId]:
-        """A bookie that gave it, for each of :attr:`entries`."""
+        """A bookie that gave it, for each of ``entries``."""
         if len(self.sources) == 1:
             return [self.sources[0][0]] * len(self.entries)
         given = {entry.entry_id: bookie_id for bookie_id, entries in self.sources for entry in entries}
@@ -75,7 +75,7 @@ class EntryBatch(NamedTuple):
 class LedgerReader(Closable):
     """Reads one ledger. Made by ``Client.open_ledger``.
 
-    Use it as an async context manager, or :meth:`close` it. Every method may be called from any task of the loop.
+    Use it as an async context manager, or ``close()`` it. Every method may be called from any task of the loop.
 
     Examples:
         >>> [(entry.entry_id, entry.payload) async for entry in reader]
@@ -207,14 +207,14 @@ class LedgerReader(Closable):
     async def read(self, first: int, last: int) -> list[Entry]:
         """Entries ``first..last``, both included.
 
-        Memory for all of them is the caller's; :meth:`entries` goes in chunks.
+        Memory for all of them is the caller's; ``entries()`` goes in chunks.
 
         Examples:
             >>> [entry.payload for entry in await reader.read(0, 1)]
             [b'first', b'second']
 
         Raises:
-            NoSuchEntryError: ``last`` is above :attr:`last_add_confirmed`.
+            NoSuchEntryError: ``last`` is above ``last_add_confirmed``.
             QuorumLostError: An entry cannot be had from any bookie.
         """
         self._check_range(first, last)
@@ -222,7 +222,7 @@ class LedgerReader(Closable):
         return await self._collect(first, last)
 
     async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
-        """As :meth:`read`, also above the last add confirmed.
+        """As ``read()``, also above the last add confirmed.
 
         Entries there may still turn out never to have been added.
 
@@ -253,7 +253,7 @@ class LedgerReader(Closable):
             [b'second', b'third']
 
         Raises:
-            NoSuchEntryError: ``last`` is above :attr:`last_add_confirmed`.
+            NoSuchEntryError: ``last`` is above ``last_add_confirmed``.
             QuorumLostError: An entry cannot be had from any bookie.
         """
         if last is None:
@@ -268,7 +268,7 @@ class LedgerReader(Closable):
         return self.entries()
 
     def batches(self, first: int, last: int, *, confirmed: bool = False) -> AsyncGenerator[EntryBatch]:
-        """As :meth:`entries`, in the batches in which entries arrive: for bulk readers.
+        """As ``entries()``, in the batches in which entries arrive: for bulk readers.
 
         ``confirmed``: the caller knows from elsewhere that ``last`` is confirmed, whatever this reader has heard.
 
@@ -278,7 +278,7 @@ class LedgerReader(Closable):
             [b'first', b'second', b'third']
 
         Raises:
-            NoSuchEntryError: ``last`` is above :attr:`last_add_confirmed`, and not ``confirmed``.
+            NoSuchEntryError: ``last`` is above ``last_add_confirmed``, and not ``confirmed``.
             QuorumLostError: Entries cannot be had; it names them in ``missing``, and a new call goes on behind.
         """
         self._check_range(first, last)

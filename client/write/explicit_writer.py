@@ -36,8 +36,8 @@ _IDS_NAMED_MAX = 5
 class ExplicitIdWriter(Closable):
     """Appends entries under ids that the application chooses: each id from 0 on exactly once, in any order.
 
-    Made by :meth:`octavo.client.client.Client.create_ledger` with ``ids="explicit"``. Behaves as :class:`LedgerWriter`,
-    except for :meth:`add`, :meth:`add_nowait` and a gap at :meth:`close`.
+    Made by ``Client.create_ledger()`` with ``ids="explicit"``. Behaves as ``LedgerWriter``,
+    except for ``add()``, ``add_nowait()`` and a gap at ``close()``.
 
     Examples:
         >>> second = ledger.add_nowait(b"second", entry_id=1)
@@ -95,7 +95,7 @@ class ExplicitIdWriter(Closable):
         return self._writer.closed
 
     def statistics(self) -> LedgerWriterStatistics:
-        """As :meth:`LedgerWriter.statistics`; entries that are held for lower ids count as queued.
+        """As ``LedgerWriter.statistics()``; entries that are held for lower ids count as queued.
 
         Examples:
             >>> future = ledger.add_nowait(b"second", entry_id=1)
@@ -141,14 +141,14 @@ class ExplicitIdWriter(Closable):
             DuplicateEntryError: It was added already.
             WouldBlock: It is more than a window above the lowest missing id. The call does not wait in that case,
                 because the same task may be the one to add the missing id.
-            OctavoError: As :meth:`LedgerWriter.add`.
+            OctavoError: As ``LedgerWriter.add()``.
         """
         return await self._offer(checked_payload(payload), entry_id)
 
     def add_nowait(self, payload: Payload, *, entry_id: int) -> asyncio.Future[EntryId]:
-        """As :meth:`add`, but returns a future of the id.
+        """As ``add()``, but returns a future of the id.
 
-        If the application does not look at a future that failed, :meth:`close` raises the failure.
+        If the application does not look at a future that failed, ``close()`` raises the failure.
 
         Examples:
             >>> future = ledger.add_nowait(b"first", entry_id=0)
@@ -157,7 +157,7 @@ class ExplicitIdWriter(Closable):
 
         Raises:
             WouldBlock: The window is full, also for the lowest missing id.
-            OctavoError: At once what :meth:`add` refuses an id or a payload with, or a closed or failed writer.
+            OctavoError: At once what ``add()`` refuses an id or a payload with, or a closed or failed writer.
         """
         checked = checked_payload(payload)
         if entry_id == self._held.missing:
@@ -207,14 +207,14 @@ class ExplicitIdWriter(Closable):
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close the ledger as :meth:`LedgerWriter.close` does.
+        """Close the ledger as ``LedgerWriter.close()`` does.
 
         Entries that are held above a missing id do not become part of it: their adds fail at once (they did not
         happen).
 
         Raises:
             LedgerClosedError: Entries were held; it names the missing id. The ledger is closed.
-            OctavoError: As :meth:`LedgerWriter.close`.
+            OctavoError: As ``LedgerWriter.close()``.
         """
         check_loop(self._loop)
         held = self._held.give_up()

@@ -30,7 +30,7 @@ OVER = (WriterState.SETTLING, WriterState.CLOSED)
 
 
 class LedgerWriter(Closable):
-    """Appends entries to one ledger. Made by :meth:`octavo.client.client.Client.create_ledger`.
+    """Appends entries to one ledger. Made by ``Client.create_ledger()``.
 
     An async context manager: leaving the block waits for pending adds, closes the ledger and raises the first failure.
     Leaving it on an exception closes the ledger with the entries acknowledged so far and never masks that exception.
@@ -165,7 +165,7 @@ class LedgerWriter(Closable):
     def add_nowait(self, payload: Payload) -> asyncio.Future[EntryId]:
         """Append an entry without waiting, and return a future of its id.
 
-        The future gets every failure of the entry; if the application never retrieves it, :meth:`close` raises it.
+        The future gets every failure of the entry; if the application never retrieves it, ``close()`` raises it.
 
         Examples:
             >>> future = ledger.add_nowait(b"payload")
@@ -174,7 +174,7 @@ class LedgerWriter(Closable):
 
         Raises:
             WouldBlock: The window is full; nothing is queued.
-            OctavoError: At once what :meth:`add` refuses a payload with, or a closed or failed writer.
+            OctavoError: At once what ``add()`` refuses a payload with, or a closed or failed writer.
         """
         payload = checked_payload(payload)
         self._check_usable()
@@ -203,7 +203,7 @@ class LedgerWriter(Closable):
             range(0, 2)
 
         Raises:
-            OctavoError: As :meth:`add`.
+            OctavoError: As ``add()``.
         """
         return await self._front.add_many(payloads)
 
@@ -240,7 +240,7 @@ class LedgerWriter(Closable):
     async def force(self) -> None:
         """Return once every add made so far is durable on Qa bookies, including those that wait for room.
 
-        With ``sync="immediate"`` that is :meth:`flush`. Cancelling the call stops nothing. After a failure the adds
+        With ``sync="immediate"`` that is ``flush()``. Cancelling the call stops nothing. After a failure the adds
         that have returned since the last force may be lost (rule W10).
 
         Examples:

@@ -1,6 +1,7 @@
-"""Roles in docstrings (``:class:`Log```) become links and code of Markdown, for the page about Python on the site.
+"""Names in docstrings become links and code of Markdown, for the page about Python on the site.
 
-A name that is public leads to its place on the page; any other one becomes code.
+Public docstrings are read in terminals, too, so they name things in code: ``Log``, ``Log.lead()``, ``close()``. Others
+use roles (``:class:`Log```). A name that is public leads to its place on the page; any other one becomes code.
 """
 
 import re
@@ -13,6 +14,9 @@ import octavo
 INTERNAL = "Used only inside this package"
 
 _ROLE = re.compile(r":(?:class|meth|func|attr|data|mod|exc):`~?([\w.]+)`")
+
+_CODE = re.compile(r"``([A-Z]\w*(?:\.\w+)*|\w+(?:\.\w+)*(?=\(\)))(?:\(\))?``")
+"""A class, a member of one, or something that is called."""
 
 
 def places() -> dict[str, str]:
@@ -38,7 +42,8 @@ class DocstringLinks(griffe.Extension):
     def _rewrite(self, obj: Any) -> None:
         if obj.docstring is not None:
             owner = obj if obj.is_class else obj.parent
-            obj.docstring.value = _ROLE.sub(lambda role: self._link(role[1], owner), obj.docstring.value)
+            text = _ROLE.sub(lambda role: self._link(role[1], owner) or f"`{role[1]}`", obj.docstring.value)
+            obj.docstring.value = _CODE.sub(lambda code: self._link(code[1], owner) or code[0], text)
         for member in obj.members.values():
             if not member.is_alias:
                 self._rewrite(member)
@@ -49,7 +54,8 @@ class DocstringLinks(griffe.Extension):
             if not member.is_alias and member.docstring is not None and INTERNAL in member.docstring.value:
                 cls.del_member(name)
 
-    def _link(self, target: str, owner: Any) -> str:
+    def _link(self, target: str, owner: Any) -> str | None:
+        """A link to the place of ``target``, as it is named in a docstring of ``owner``; None if it has none."""
         # `octavo.client.log.log.Log.lead` is the public `Log.lead`, if that is where the name lives.
         for public, home in self._places.items():
             if target == home or target.startswith(f"{home}."):
@@ -60,4 +66,4 @@ class DocstringLinks(griffe.Extension):
             return f"[`{target}`][{place}.{member}]" if member else f"[`{target}`][{place}]"
         if owner is not None and owner.is_class and owner.name in self._places and has_place(owner.members.get(target)):
             return f"[`{target}`][{owner.path}.{target}]"
-        return f"`{target}`"
+        return None

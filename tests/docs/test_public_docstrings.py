@@ -197,3 +197,11 @@ def test_a_docstring_that_can_be_scanned_is_let_through() -> None:
         "Adds an entry.\n\nIt waits.\n\nRaises:\n    WouldBlock: When\n        it is full.\n    LedgerClosedError: Now."
     )
     assert faults_of("add", docstring, {"WouldBlock"}, "") == []
+
+
+@pytest.mark.parametrize("name", dict(public_objects()))
+def test_help_in_a_terminal_has_no_roles(name: str) -> None:
+    """Names stand in code, ``Log`` or ``close()``; scripts/artifacts/docstring_links.py links them on the site."""
+    docstring = docstring_of(PUBLIC[name])
+    if INTERNAL not in docstring:
+        assert re.findall(r":\w+:`[^`]*`", docstring) == []

@@ -86,7 +86,7 @@ class Cursor:
             b'third'
 
         Raises:
-            TruncatedError: The log begins behind the cursor; with ``on_truncated="skip"`` a :class:`Gap` is given
+            TruncatedError: The log begins behind the cursor; with ``on_truncated="skip"`` a ``Gap`` is given
                 instead.
             QuorumLostError: An entry cannot be had from any bookie now.
         """
@@ -106,7 +106,7 @@ class Cursor:
     async def advance(self, position: int) -> None:
         """Everything below ``position`` has been handled.
 
-        Stored within ``cursor_flush_seconds``, or when the log's handle is closed; :meth:`flush` stores it now. What
+        Stored within ``cursor_flush_seconds``, or when the log's handle is closed; ``flush()`` stores it now. What
         cannot be stored is stored later, as long as the client lives.
 
         Examples:

@@ -20,7 +20,7 @@ from octavo.protocol.errors import LogDamagedError
 
 
 class Keyed(NamedTuple):
-    """An entry of a log with keys, taken apart: what :func:`keyed_of` returns.
+    """An entry of a log with keys, taken apart: what ``keyed_of()`` returns.
 
     Examples:
         >>> octavo.keyed_of(b"\\x00100 EUR")

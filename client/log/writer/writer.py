@@ -75,7 +75,7 @@ class LogWriter(Closable):
     def lost(self) -> asyncio.Event:
         """Set once this client no longer leads: stop whatever else you do as the leader.
 
-        :attr:`lost_reason` says why.
+        ``lost_reason`` says why.
         """
         return self._leader.loss.event
 
@@ -86,7 +86,7 @@ class LogWriter(Closable):
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` has ended."""
+        """Whether ``close()`` has ended."""
         return self._leader.closed
 
     def statistics(self) -> LogWriterStatistics:
@@ -158,7 +158,7 @@ class LogWriter(Closable):
     def add_nowait(self, payload: Payload) -> asyncio.Future[int]:
         """Queue an entry; a future of its position.
 
-        The future gets every failure of the entry that :meth:`add` names.
+        The future gets every failure of the entry that ``add()`` names.
 
         Examples:
             >>> future = writer.add_nowait(b"payload")
@@ -167,7 +167,7 @@ class LogWriter(Closable):
 
         Raises:
             WouldBlock: The window is full, or the writer heals or rolls; nothing is queued.
-            OctavoError: At once what :meth:`add` refuses a payload with, or this writer.
+            OctavoError: At once what ``add()`` refuses a payload with, or this writer.
         """
         return self._adds.add_nowait(payload if self._keyed is None else without_key(payload))
 
@@ -182,7 +182,7 @@ class LogWriter(Closable):
             range(0, 2)
 
         Raises:
-            OctavoError: As :meth:`add`.
+            OctavoError: As ``add()``.
         """
         return await self._front.add_many(payloads if self._keyed is None else all_without_key(payloads))
 
@@ -214,7 +214,7 @@ class LogWriter(Closable):
             MetadataUnavailableError: The metadata store does not answer.
             NotEnoughBookiesError: There are too few bookies for the quorums of the log.
             UnderReplicatedError: The log requires all copies, and entries lack some.
-            NotLeaderError: The writer has failed; its failure may also be any other error of :meth:`add`.
+            NotLeaderError: The writer has failed; its failure may also be any other error of ``add()``.
         """
         check_loop(self._front.loop)
         await self._leader.roll()
@@ -233,7 +233,7 @@ class LogWriter(Closable):
             NotEnoughBookiesError: There are too few bookies for the new quorums.
             MetadataUnavailableError: The metadata store does not answer.
             UnderReplicatedError: The log requires all copies, and entries of the present term lack some.
-            NotLeaderError: The writer has failed; its failure may also be any other error of :meth:`add`.
+            NotLeaderError: The writer has failed; its failure may also be any other error of ``add()``.
         """
         check_loop(self._front.loop)
         await self._leader.change(QuorumChange(ensemble_size, write_quorum, ack_quorum))
