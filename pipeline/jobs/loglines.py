@@ -183,4 +183,4 @@ def _charts(summary: LogSummary, times: tuple[str, Timeline]) -> Sequence[Chart]
         BarChart(title, [count.name for count in counts], {"lines": [count.lines for count in counts]}, "lines")
         for title, counts in groups.items()
     ]
-    return [TimeChart(f"Lines by {when.step} and {what}", when, "lines"), *bars]
+    return [TimeChart(f"Lines by {when.step} and {what}", when, "lines", what), *bars]

@@ -4,6 +4,7 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from octavo.protocol.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".html")
@@ -52,6 +54,8 @@ class TimeChart:
     title: str
     timeline: Timeline
     unit: str
+    legend: str = ""
+    """What the series are."""
 
 
 type Chart = BarChart | TimeChart
@@ -106,8 +110,9 @@ def _draw_bars(axis: "Axes", chart: BarChart) -> None:
     axis.set_yticks(positions, [_plain(label) for label in chart.labels], fontsize=8)
     axis.invert_yaxis()
     axis.set_xlabel(_plain(chart.unit), fontsize=8)
+    _scale(axis.xaxis)
     if len(chart.series) > 1:
-        axis.legend(fontsize=7)
+        _legend(axis, "", is_upright=False)
 
 
 def _draw_times(axis: "Axes", chart: TimeChart) -> None:
@@ -121,14 +126,58 @@ def _draw_times(axis: "Axes", chart: TimeChart) -> None:
         bottom = [start + value for start, value in zip(bottom, values, strict=True)]
     labelled = _labelled(chart.timeline)
     axis.set_xticks(list(labelled), list(labelled.values()), fontsize=7)
-    for position, begin in enumerate(bins):
-        if begin is None:
-            axis.axvspan(position - 0.5, position + 0.5, color="0.9", linewidth=0)
+    gaps = [position for position, begin in enumerate(bins) if begin is None]
+    for position in gaps:
+        axis.axvspan(position - 0.5, position + 0.5, color="0.9", linewidth=0)
+        axis.axvline(position, color="0.5", linestyle=":", linewidth=1)
+        axis.text(
+            position, 0.97, gap_text(bins[position - 1], bins[position + 1]), transform=axis.get_xaxis_transform(),
+            rotation=90, fontsize=6, ha="right", va="top", color="0.3",
+        )  # fmt: skip
     axis.set_xlim(-1, len(bins))
-    axis.set_ylabel(_plain(chart.unit), fontsize=8)
-    axis.tick_params(axis="y", labelsize=7)
-    if len(chart.timeline.series) > 1:
-        axis.legend(fontsize=7)
+    note = f"; dotted: {gaps_in_words(len(gaps))}" if gaps else ""
+    axis.set_xlabel(f"time, one bar for each {chart.timeline.step}{note}", fontsize=8)
+    axis.set_ylabel(_plain(f"{chart.unit} per {chart.timeline.step}"), fontsize=8)
+    _scale(axis.yaxis)
+    _legend(axis, chart.legend, is_upright=True)
+
+
+def gap_text(before: datetime | None, after: datetime | None) -> str:
+    """The length of a gap in words, in the largest unit of which it has two."""
+    assert before is not None, "a gap stands between two bins"
+    assert after is not None, "a gap stands between two bins"
+    seconds = (after - before).total_seconds()
+    for unit, length in (("years", 365.25 * 86400), ("months", 30.44 * 86400), ("days", 86400), ("hours", 3600)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 60:.0f} minutes"
+
+
+def gaps_in_words(count: int) -> str:
+    """That nothing was counted for a time that is left out."""
+    return "a long time without any, left out" if count == 1 else f"{count} long times without any, left out"
+
+
+def _scale(axis: "Axis") -> None:
+    """Round numbers with separators, and a line for each across the chart."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415 - loaded only when something is drawn
+
+    axis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axis.set_tick_params(labelsize=7)
+    axis.axes.set_axisbelow(True)
+    axis.grid(visible=True, color="0.85", linewidth=0.5)
+
+
+def _legend(axis: "Axes", title: str, *, is_upright: bool) -> None:
+    """Beside the chart, where it hides nothing; in the order in which the parts of a bar stand."""
+    handles, labels = axis.get_legend_handles_labels()
+    if is_upright:
+        handles, labels = handles[::-1], labels[::-1]
+    axis.legend(
+        handles, labels, title=_plain(title) or None, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7,
+        title_fontsize=7, frameon=False,
+    )  # fmt: skip
 
 
 def _labelled(timeline: Timeline) -> dict[int, str]:
