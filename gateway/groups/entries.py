@@ -36,6 +36,9 @@ _FORMAT: Final = 1
 METADATA_BYTES_MAX: Final = 1024
 """Of the text that a consumer commits with an offset."""
 
+OFFSET_MIN: Final = -2
+"""Lowest offset that can be committed."""
+
 ENTRY_OFFSETS_MAX: Final = 500
 """Of an entry: with the longest texts, in the longest form that JSON has for them, it stays below 4 MiB."""
 
@@ -51,7 +54,8 @@ class Committed(NamedTuple):
     """An offset that a consumer has committed."""
 
     offset: int
-    """Of the next record that it wants."""
+    """Of the next record that it wants; :data:`OFFSET_MIN` for the first that is there, -1 for the end, which some
+    clients commit when they reset a group. Others take both for none."""
     leader_epoch: int
     """Of the record before; -1: the consumer has not said."""
     metadata: str
@@ -143,7 +147,7 @@ def decode_entry(payload: bytes, what: str) -> GroupEntry | None:
 
 def _offsets(rows: Iterable[list[Any]]) -> Iterator[tuple[Place, Committed]]:
     for topic_id, partition, offset, leader_epoch, metadata, at_ms in rows:
-        _natural(offset, leader_epoch + 1, at_ms)
+        _natural(offset - OFFSET_MIN, leader_epoch + 1, at_ms)
         if type(metadata) is not str:
             raise TypeError("the metadata of an offset are a text")
         yield _place(topic_id, partition), Committed(offset, leader_epoch, metadata, at_ms)

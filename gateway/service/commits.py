@@ -8,7 +8,7 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.coordinating.coordinator import Committing
 from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.groups.commits import GroupRecord
-from octavo.gateway.groups.entries import METADATA_BYTES_MAX, Committed, Place
+from octavo.gateway.groups.entries import METADATA_BYTES_MAX, OFFSET_MIN, Committed, Place
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
@@ -60,7 +60,7 @@ class CommitService:
             return error.code
         if len(metadata.encode()) > METADATA_BYTES_MAX:
             return Code.OFFSET_METADATA_TOO_LARGE
-        if asked.committed_offset < 0:
+        if asked.committed_offset < OFFSET_MIN:
             return Code.INVALID_COMMIT_OFFSET_SIZE
         leader_epoch = max(_NO_EPOCH, field_of(asked, "committed_leader_epoch", _NO_EPOCH))
         place = Place(topic.topic_id, asked.partition_index)

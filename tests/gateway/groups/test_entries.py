@@ -25,7 +25,12 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 ORDERS = Place("5f" * 16, 3)
 ENTRIES: list[GroupEntry] = [
     OffsetsCommitted(
-        "billing", {ORDERS: Committed(7, 2, "from host a", 1000), Place("aa", 0): Committed(0, -1, "", 0)}
+        "billing",
+        {
+            ORDERS: Committed(7, 2, "from host a", 1000),
+            Place("aa", 0): Committed(0, -1, "", 0),
+            Place("aa", 1): Committed(-2, -1, "", 0),
+        },
     ),
     GenerationStored("billing", 4, 45_000, 2000),
     OffsetsDeleted("billing", (ORDERS, Place("aa", 0))),
@@ -69,7 +74,7 @@ def stored(fields: dict[str, object], format_number: int = 1) -> bytes:
         stored({"kind": "committed", "offsets": [["aa", 0, 7]]}),
         stored({"kind": "committed", "offsets": [["aa", -1, 7, 0, "", 0]]}),
         stored({"kind": "committed", "offsets": [["aa", 0, "7", 0, "", 0]]}),
-        stored({"kind": "committed", "offsets": [["aa", 0, -1, 0, "", 0]]}),
+        stored({"kind": "committed", "offsets": [["aa", 0, -3, 0, "", 0]]}),
         stored({"kind": "committed", "offsets": [["aa", 0, 7, -2, "", 0]]}),
         stored({"kind": "committed", "offsets": [["aa", 0, 7, 0, 5, 0]]}),
         stored({"kind": "committed", "offsets": [[5, 0, 7, 0, "", 0]]}),

@@ -224,8 +224,18 @@ async def test_what_cannot_be_committed_is_refused_and_the_rest_is_committed(con
     }  # fmt: skip
     assert await client.commit(6, metadata="ü" * (METADATA_BYTES_MAX // 2)) is Code.NONE
     assert await client.commit(7, metadata="ü" * (METADATA_BYTES_MAX // 2) + "x") is Code.OFFSET_METADATA_TOO_LARGE
-    assert await client.commit(-1) is Code.INVALID_COMMIT_OFFSET_SIZE
+    assert await client.commit(-3) is Code.INVALID_COMMIT_OFFSET_SIZE
     assert await client.committed() == 6
+
+
+@pytest.mark.parametrize("offset", [-2, -1])
+async def test_a_group_is_reset_to_the_beginning_or_the_end(connect: Connect, offset: int) -> None:
+    """As kafkajs does it, which looks up the offset when it begins to read."""
+    client = await connect()
+    assert await client.commit(offset) is Code.NONE
+    assert await client.committed() == offset
+    assert await client.commit(7) is Code.NONE
+    assert await client.committed() == 7
 
 
 async def test_a_commit_without_a_generation_is_refused_while_the_group_has_members(connect: Connect) -> None:
