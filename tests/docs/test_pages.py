@@ -11,7 +11,7 @@ import octavo.testing
 import pytest
 from support.commands.gateways import gateway
 from support.commands.processes import environment, free_neighbours
-from support.pages import Shell, blocks_of, play, tool
+from support.pages import Shell, blocks_of, play, prints, tool
 from support.tree import ROOT
 
 PAGES = sorted(
@@ -77,3 +77,26 @@ def test_the_tests_on_the_pages_pass(tmp_path: Path) -> None:
 def test_a_block_that_is_not_played_exists_once(start: str) -> None:
     blocks = [block for page in PAGES for block in blocks_of(page)]
     assert len([block for block in blocks if block.code.startswith(start)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\n...\n", "a\n\nb c\n", True),
+        ("2 passed in ...\n", "2 passed in 0.1s\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a.\n", "ab\n", False),
+        ("2 passed in ...\n", "1 failed, 2 passed in 0.1s\n", False),
+    ],
+)
+def test_what_a_page_shows_is_compared_with_what_is_printed(shown: str, printed: str, same: bool) -> None:
+    assert prints(shown, printed) is same
+
+
+@pytest.mark.parametrize("block", ["false\n", "false | true\n", "exit 0\n", "false\ntrue\n"])
+def test_a_block_that_fails_is_noticed(tmp_path: Path, block: str) -> None:
+    with Shell(tmp_path, tool(tmp_path / "tools", {})) as shell:
+        assert shell.paste("echo one\n") == "one\n"
+        with pytest.raises(AssertionError, match="failed or hung"):
+            shell.paste(block)
