@@ -10,8 +10,8 @@ from pathlib import Path
 import octavo.testing
 import pytest
 from support.commands.gateways import gateway
+from support.commands.pages import Shell, blocks_of, play, prints, tool
 from support.commands.processes import environment, free_neighbours
-from support.pages import Shell, blocks_of, play, prints, tool
 from support.tree import ROOT
 
 PAGES = sorted(

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from support.commands.pages import Shell, play, tool
 from support.commands.processes import octavo
-from support.pages import Shell, play, tool
 
 PAGE = "docs/tutorial.md"
 
