@@ -243,6 +243,11 @@ class ConnectOptions(TypedDict, total=False):
     """The keywords of ``octavo.connect``, for type checkers.
 
     ``ClientOptions`` has meaning, unit and default of each.
+
+    Examples:
+        >>> options: octavo.ConnectOptions = {"lease_seconds": 5.0}
+        >>> octavo.ClientOptions(**options).lease_seconds
+        5.0
     """
 
     connect_timeout_seconds: float

@@ -80,6 +80,11 @@ class Digest(enum.Enum):
     """The protection of an entry.
 
     A checksum (CRC32C) against accidents, or a MAC keyed from the password (HMAC_SHA256) against forgery too.
+
+    Examples:
+        >>> async with client.create_ledger(digest=octavo.Digest.HMAC_SHA256, password=b"secret") as sealed:
+        ...     await sealed.add(b"payload")
+        0
     """
 
     CRC32C = "crc32c"
@@ -120,6 +125,11 @@ class Entry(NamedTuple):
 
     ``length`` counts the ledger's payload bytes up to and including this entry; ``sealed_at_ms`` is the writer's clock
     when it sealed the entry, in milliseconds since 1970 (UTC).
+
+    Examples:
+        >>> entry, *_ = await reader.read(1, 2)
+        >>> entry.entry_id, entry.payload, entry.length
+        (1, b'second', 11)
     """
 
     ledger_id: LedgerId

@@ -57,7 +57,13 @@ itself."""
 
 
 class EntryBatch(NamedTuple):
-    """Consecutive entries as they arrived, and which bookies gave them."""
+    """Consecutive entries as they arrived, and which bookies gave them.
+
+    Examples:
+        >>> async for batch in reader.batches(0, 2):
+        ...     [entry.payload for entry in batch.entries], len(batch.bookies())
+        ([b'first', b'second', b'third'], 3)
+    """
 
     entries: Sequence[Entry]
     """At least one, in order; as :class:`EntryColumns` where they arrived as one ordinary answer."""

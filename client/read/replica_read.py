@@ -15,6 +15,13 @@ class ReplicaAnswer(NamedTuple):
     """The answer of a bookie about the ids asked for, up to ``last_covered``.
 
     An id is in ``sealed``, *unknown*, or else absent.
+
+    Examples:
+        >>> async with client.create_ledger(3, 3, 3) as ledger:
+        ...     entry_id = await ledger.add(b"payload")
+        >>> answer = await client.read_replica("b0", ledger.id, 0, 9)
+        >>> answer.last_covered, len(answer.sealed), answer.unknown
+        (9, 1, ())
     """
 
     last_covered: int

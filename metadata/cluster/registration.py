@@ -32,6 +32,10 @@ class BookieState(enum.Enum):
 
     UNAVAILABLE is never registered: it stands for a missing registration, which is only a hint and no proof that the
     bookie is dead (rule M2).
+
+    Examples:
+        >>> [bookie.state is octavo.BookieState.WRITABLE for bookie in await client.bookies()]
+        [True, True, True]
     """
 
     WRITABLE = "writable"

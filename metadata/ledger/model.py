@@ -61,7 +61,12 @@ _BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class LedgerState(enum.Enum):
-    """The state of a ledger. Only a CLOSED ledger has an end that is the same for all clients (rule I2)."""
+    """The state of a ledger. Only a CLOSED ledger has an end that is the same for all clients (rule I2).
+
+    Examples:
+        >>> reader.metadata.state
+        <LedgerState.CLOSED: 'closed'>
+    """
 
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
@@ -90,6 +95,10 @@ class Fragment:
 
     ``length_before`` is the total of the payload bytes before ``first_entry_id``. With it, the length of a ledger whose
     last fragment is empty is known without asking a bookie (rule F6).
+
+    Examples:
+        >>> [(fragment.first_entry_id, len(fragment.bookies)) for fragment in reader.metadata.fragments]
+        [(0, 3)]
     """
 
     first_entry_id: EntryId
@@ -111,6 +120,11 @@ class Fragment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
     """One version of a ledger's metadata.
+
+    Examples:
+        >>> metadata = await client.ledger_metadata(reader.id)
+        >>> metadata.write_quorum, metadata.last_entry_id, metadata.length
+        (3, 2, 16)
 
     Raises:
         InvalidArgumentError: No ledger can have these values.

@@ -205,3 +205,10 @@ def test_help_in_a_terminal_has_no_roles(name: str) -> None:
     docstring = docstring_of(PUBLIC[name])
     if INTERNAL not in docstring:
         assert re.findall(r":\w+:`[^`]*`", docstring) == []
+
+
+def test_every_public_type_has_an_example() -> None:
+    types = [(name, kind) for name, kind in public_objects() if inspect.isclass(kind) and "." not in name]
+    values = [(name, kind) for name, kind in types if not issubclass(kind, Exception)]
+    assert len(values) > 30
+    assert [name for name, kind in values if not examples_in(docstring_of(kind))] == []
