@@ -19,6 +19,7 @@ PARTS = {
     "console": "octavo.cli.console.commands",
     "gateway": "octavo.cli.gateway",
     "topic": "octavo.cli.kafka.topics",
+    "group": "octavo.cli.kafka.groups",
     "log": "octavo.cli.log.commands",
     "ledger": "octavo.cli.ledger.commands",
     "bench": "octavo.cli.bench.commands",

@@ -1,1 +1,1 @@
-"""`octavo gateway`: what its process shows of itself."""
+"""`octavo topic` and `octavo group`, and the process of `octavo gateway`."""

@@ -20,6 +20,7 @@ from octavo.gateway.wire.outcome import Outcome
 
 _HEADER: Final = Struct(">hhi")
 _NUMBER: Final = Struct(">i")
+_LENGTH: Final = Struct(">h")
 
 
 class Api(IntEnum):
@@ -139,6 +140,14 @@ def decode_header(frame: memoryview) -> Request:
         tags.end_of_structure()
         reader = tags
     return Request(api, version, number, frame[len(frame) - reader.left :], client)
+
+
+def request_frame(api: Api, version: int, number: int, client: str, body: bytes) -> bytes:
+    """A request as it is sent, of a version that is not flexible."""
+    assert not _has_tags(api, version), f"{api.name} {version} has tagged fields"
+    name = client.encode()
+    header = _HEADER.pack(api, version, number) + _LENGTH.pack(len(name)) + name
+    return _NUMBER.pack(len(header) + len(body)) + header + body
 
 
 def answer_header(request: Request) -> bytes:

@@ -42,6 +42,27 @@ def decode_request(key: int, version: int, body: memoryview) -> Any:
     return request
 
 
+def encode_request(key: int, version: int, fields: Answer) -> bytes:
+    """A request behind its header, for a program that asks a gateway."""
+    schema, write = _request_writer(key, version)
+    buffer = BytesIO()
+    write(buffer, _built(schema, fields))
+    return buffer.getvalue()
+
+
+def decode_answer(key: int, version: int, body: bytes) -> Any:
+    """The answer to such a request, behind its header.
+
+    Raises:
+        MalformedError: It is not of the form that the version has.
+    """
+    try:
+        answer, _ = _answer_reader(key, version)(body, 0)
+    except (SerialError, LookupError, ValueError, OverflowError) as error:
+        raise MalformedError(f"answer to request {key}, version {version}: {error!r}") from error
+    return answer
+
+
 def encode_answer(key: int, version: int, answer: Answer) -> bytes:
     """The answer behind its header."""
     schema, write = _answer_writer(key, version)
@@ -62,6 +83,17 @@ def field_of(structure: Any, name: str, default: Any) -> Any:
 @cache
 def _request_reader(key: int, version: int) -> Callable[[bytes, int], tuple[Any, int]]:
     return entity_reader(load_request_schema(key, version))
+
+
+@cache
+def _request_writer(key: int, version: int) -> tuple[type[Any], Callable[[BytesIO, Any], None]]:
+    schema = load_request_schema(key, version)
+    return schema, entity_writer(schema)
+
+
+@cache
+def _answer_reader(key: int, version: int) -> Callable[[bytes, int], tuple[Any, int]]:
+    return entity_reader(load_response_schema(key, version))
 
 
 @cache

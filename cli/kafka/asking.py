@@ -1,0 +1,157 @@
+"""Asks the gateways of a cluster what only they know: groups with their members, and offsets by time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from octavo.cli.session import CommandError, Session
+from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.leading.gateways import GatewayAddress, registered
+from octavo.gateway.wire.apis import Api
+from octavo.gateway.wire.asking import GatewayConnection
+from octavo.gateway.wire.fields import MalformedError
+
+PATIENCE_SECONDS: Final = 15.0
+"""A gateway that takes over from another one that was killed serves within ten seconds."""
+
+_PAUSE_SECONDS: Final = 0.2
+
+_LATER: Final = frozenset(
+    {
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+        Code.NOT_LEADER_OR_FOLLOWER,
+    }
+)
+"""Refusals after which a client asks again."""
+
+type Fields = Mapping[str, Any]
+
+
+class Gateways:
+    """The gateways of a cluster, with a connection to each that was asked. Made by :func:`asking`."""
+
+    def __init__(self, addresses: Mapping[int, GatewayAddress]) -> None:
+        self.addresses = addresses
+        """By the numbers of the gateways."""
+        self._open: dict[int, GatewayConnection] = {}
+
+    async def ask(self, node_id: int, api: Api, fields: Fields) -> Any:
+        """The answer of one gateway. Raises :class:`CommandError` if it does not answer."""
+        if node_id not in self.addresses:
+            raise CommandError(f"gateway {node_id} has come since this command began; run it again")
+        address = self.addresses[node_id]
+        try:
+            if node_id not in self._open:
+                self._open[node_id] = await GatewayConnection.open(address.host, address.port)
+            return await self._open[node_id].ask(api, fields)
+        except (OSError, MalformedError) as error:
+            if (lost := self._open.pop(node_id, None)) is not None:
+                lost.close()
+            reason = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
+            raise CommandError(f"gateway {node_id} at {address.host}:{address.port}: {reason}") from error
+
+    async def ask_any(self, api: Api, fields: Fields) -> Any:
+        """The answer of one that answers. Raises :class:`CommandError` if none does."""
+        *others, last = sorted(self.addresses)
+        for node_id in others:
+            with suppress(CommandError):  # it may have been killed a moment ago
+                return await self.ask(node_id, api, fields)
+        return await self.ask(last, api, fields)
+
+    async def ask_coordinator(self, group_id: str, api: Api, fields: Fields) -> Any:
+        """The answer of the gateway that coordinates a group. Raises :class:`RefusedError` where it has an error of its
+        own; asks again for a while while there is no coordinator."""
+        return await self._ask_again(lambda: self._ask_coordinator(group_id, api, fields))
+
+    async def _ask_coordinator(self, group_id: str, api: Api, fields: Fields) -> Any:
+        found = await self.ask_any(Api.FIND_COORDINATOR, {"key": group_id, "key_type": 0})
+        _check(found.error_code, found.error_message)
+        answer = await self.ask(found.node_id, api, fields)
+        _check(first_code(answer))
+        return answer
+
+    async def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
+        """The first offset with a time at or after this one, or else the end; -1: the end, -2: the beginning."""
+        return int(await self._ask_again(lambda: self._offset_at(topic, partition, time_ms)))
+
+    async def _offset_at(self, topic: str, partition: int, time_ms: int) -> int:
+        metadata = await self.ask_any(
+            Api.METADATA,
+            {
+                "topics": [{"name": topic}],
+                "allow_auto_topic_creation": False,
+                "include_cluster_authorized_operations": False,
+                "include_topic_authorized_operations": False,
+            },
+        )
+        described = metadata.topics[0]
+        _check(described.error_code, f"there is no topic {topic!r}")
+        leaders = {one.partition_index: one for one in described.partitions}
+        if partition not in leaders:
+            raise CommandError(f"there is no partition {partition} of the topic {topic!r}")
+        _check(leaders[partition].error_code)
+        wanted = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": time_ms}
+        answer = await self.ask(
+            leaders[partition].leader_id,
+            Api.LIST_OFFSETS,
+            {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": [wanted]}]},
+        )
+        one = answer.topics[0].partitions[0]
+        _check(one.error_code)
+        return int(one.offset) if one.offset >= 0 else await self._offset_at(topic, partition, -1)
+
+    @staticmethod
+    async def _ask_again(attempt: Callable[[], Awaitable[Any]]) -> Any:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_SECONDS
+        while True:
+            try:
+                return await attempt()
+            except RefusedError as error:
+                if error.code not in _LATER or loop.time() > deadline:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def close(self) -> None:
+        """End all connections."""
+        for one in self._open.values():
+            one.close()
+
+
+@asynccontextmanager
+async def asking(session: Session) -> AsyncIterator[Gateways]:
+    """The gateways of the cluster, for the time of a block. Raises :class:`CommandError` if there are none."""
+    async with await session.open_metadata() as store:
+        found = [one.address for one in await registered(store)]
+    if not found:
+        raise CommandError("no gateway runs: only gateways know the members of consumer groups; see `octavo gateway`")
+    gateways = Gateways({one.node_id: one for one in found})
+    try:
+        yield gateways
+    finally:
+        gateways.close()
+
+
+def first_code(answer: Any) -> Any:
+    """The first error in an answer, wherever it stands; the code of no error if there is none."""
+    found = Code.NONE
+    for name in getattr(answer, "__dataclass_fields__", {}):
+        value = getattr(answer, name)
+        if name == "error_code":
+            found = Code(value.value)
+        elif isinstance(value, tuple):
+            found = next((code for one in value if (code := first_code(one)) is not Code.NONE), Code.NONE)
+        if found is not Code.NONE:
+            break
+    return found
+
+
+def _check(code: Any, text: str | None = None) -> None:
+    """Raise :class:`RefusedError` for an error."""
+    found = Code(code.value)
+    if found is not Code.NONE:
+        raise RefusedError(found, text or found.name)
