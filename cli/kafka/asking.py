@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
+from octavo.cli.kafka.connection import GatewayConnection
 from octavo.cli.session import CommandError, Session
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.gateways import GatewayAddress, registered
 from octavo.gateway.wire.apis import Api
-from octavo.gateway.wire.asking import GatewayConnection
 from octavo.gateway.wire.fields import MalformedError
 
 PATIENCE_SECONDS: Final = 15.0

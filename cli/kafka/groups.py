@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 # ruff: noqa: PLC0415 - `octavo --help` needs no gateway
 
-app = typer.Typer(
-    name="group", help="Inspect, reset and delete consumer groups of Kafka clients.", no_args_is_help=True
-)
+app = typer.Typer(name="group", help="Inspect, reset and delete consumer groups.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Id of the group.")]
 
@@ -45,7 +43,7 @@ class GroupOffset(NamedTuple):
 
 @command(app, "list")
 async def list_groups(session: Session) -> None:
-    """List all groups with state, members and lag over all of their partitions."""
+    """List all groups with state, members and lag."""
     from octavo.cli.kafka.asking import asking
 
     async with asking(session) as gateways:
@@ -63,7 +61,10 @@ async def list_groups(session: Session) -> None:
 
 @command(app)
 async def show(session: Session, name: NameArgument) -> None:
-    """Show a group: its members with their partitions, and each committed offset with its lag."""
+    """Show a group: its members, and its offsets with their lag.
+
+    The lag of a partition is the number of records that the group has not handled.
+    """
     from octavo.cli.kafka.asking import asking
 
     async with asking(session) as gateways:
@@ -95,7 +96,9 @@ async def reset(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="PLACE", help="beginning, end, a time such as 2026-03-01T12:00:00+00:00, or an offset."
+            "--to",
+            metavar="PLACE",
+            help="Where: beginning, end, a time such as 2026-03-01T12:00:00+00:00, or an offset.",
         ),
     ],
     topic: Annotated[

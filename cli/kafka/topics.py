@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 # ruff: noqa: PLC0415 - `octavo --help` needs no gateway
 
-app = typer.Typer(
-    name="topic", help="Create, inspect, change and delete topics of Kafka clients.", no_args_is_help=True
-)
+app = typer.Typer(name="topic", help="Create, inspect, change and delete Kafka topics.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")]
 SetOption = Annotated[
@@ -80,10 +78,10 @@ async def list_topics(session: Session) -> None:
 
 @command(app)
 async def show(session: Session, name: NameArgument) -> None:
-    """Show a topic: its settings, and each partition with leader, beginning, end and size.
+    """Show a topic with its settings and partitions.
 
-    The beginning and the end are offsets of records. The end is that which the bookies tell, and may be a moment behind
-    what the leader has acknowledged.
+    The table of partitions has leader, beginning, end and size. The beginning and the end are offsets of records. The
+    end is that which the bookies tell, and may be a moment behind what the leader has acknowledged.
     """
     from octavo.gateway.topics.reading import read_topic
 
@@ -160,7 +158,10 @@ async def delete(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a topic with all of its records, and the offsets that consumer groups have committed for it."""
+    """Delete a topic with all of its records.
+
+    The offsets that consumer groups have committed for it go, too.
+    """
     from octavo.gateway.topics.reading import read_topic
 
     async with await session.open_metadata() as store:
