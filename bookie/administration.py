@@ -19,12 +19,13 @@ from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.admin.read_only_file import load_read_only, save_read_only
 from octavo.bookie.admin.router import Router
 from octavo.bookie.admin.server import AdminServer
-from octavo.bookie.config import BookieConfig, is_loopback
+from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.filesystem import FileSystem
 from octavo.bookie.identity.errors import BookieStartError
 from octavo.bookie.log_level import LogLevel
-from octavo.bookie.server.audit import Audit
 from octavo.metadata.cluster.registration import split_address
+from octavo.security.audit import Audit
+from octavo.security.loopback import is_loopback
 
 log = structlog.get_logger("octavo.bookie")
 

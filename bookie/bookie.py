@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 import structlog
 from octavo.bookie.admin.administered import ReadyBookie, Subject
-from octavo.bookie.certificates import CertificateKeeper
 from octavo.bookie.companion import Companion, CompanionTask, CompanionView
-from octavo.bookie.config import BookieConfig, is_loopback
+from octavo.bookie.config import BookieConfig
 from octavo.bookie.copies.local_storage import LedgerCopies
 from octavo.bookie.disk.filesystem import FileSystem, is_disk_full
 from octavo.bookie.identity.cookie import Identity as StartedIdentity
@@ -36,16 +35,13 @@ from octavo.bookie.part_settings import (
     storage_settings,
     upkeep_settings,
 )
-from octavo.bookie.principals_watch import PrincipalsWatch
 from octavo.bookie.registered_state import Presence
 from octavo.bookie.server.access import Access
-from octavo.bookie.server.audit import Audit
 from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.ledger_privacy import LedgerPrivacy
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.server import BookieServer
 from octavo.bookie.server.service import BookieService, Identity, TlsFacts
-from octavo.bookie.server.tls_port import Arrivals
 from octavo.bookie.start_errors import disk_error, listen_error, storage_error
 from octavo.bookie.storage.replay import JournalUnreadableError
 from octavo.bookie.storage.storage import Storage
@@ -58,9 +54,14 @@ from octavo.bookie.upkeep.tombstone_reversal import Reviver
 from octavo.bookie.upkeep.truncated import TruncatedStreams
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metadata import MetadataStore
+from octavo.metadata.updates.principals_watch import PrincipalsWatch
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.security import forks
+from octavo.security.audit import Audit
+from octavo.security.certificates import CertificateKeeper
 from octavo.security.contexts import ServerContext
+from octavo.security.loopback import is_loopback
+from octavo.security.tls_port import Arrivals
 
 log = structlog.get_logger("octavo.bookie")
 

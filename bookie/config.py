@@ -8,7 +8,6 @@ the variable ``OCTAVO_BOOKIE_DATA_DIR`` and the flag ``--data-dir``; three that 
 
 # ruff: noqa: RUF009 - `_setting` is dataclasses.field with the parser in its metadata
 
-import ipaddress
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -23,6 +22,7 @@ from octavo.metadata.connect import without_password
 from octavo.metadata.ledger.model import is_bookie_id
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.security.contexts import ServerFiles
+from octavo.security.loopback import is_loopback
 
 ENVIRONMENT_PREFIX = "OCTAVO_BOOKIE_"
 _SHARED_VARIABLES = {
@@ -174,14 +174,6 @@ def _host(value: Any) -> str:
         return check_host(host)
     except InvalidArgumentError as error:
         raise ValueError("must name a host, of which each part between dots has 1 to 63 characters") from error
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this host can reach what listens there. A name other than localhost counts as no."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _optional_address(value: Any) -> str:

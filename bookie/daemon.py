@@ -33,12 +33,12 @@ from octavo.bookie.log_level import LogLevel
 from octavo.bookie.logs import configure_logging
 from octavo.bookie.notify import ADDRESS_KEY, notify_supervisor
 from octavo.bookie.process_health import Pulse
-from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import MetadataStore
 from octavo.metadata.clocks.boot_time import boot_id_of_kernel
 from octavo.metadata.connect import open_cluster
 from octavo.metadata.updates.cluster_release import begin_cluster, finalized_release, own_releases, start_refusal
 from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableError, OctavoError
+from octavo.security.audit import Audit, AuditFile
 
 log = structlog.get_logger("octavo.bookie")
 

@@ -2,12 +2,13 @@
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.memory.answer_memory import AnswerTiming
-from octavo.bookie.server.limits import ArrivalLimits, ClientLimits, ConnectionLimits
+from octavo.bookie.server.limits import ClientLimits, ConnectionLimits
 from octavo.bookie.storage.settings import StorageSettings
 from octavo.bookie.upkeep.disk_watch import DiskLimits
 from octavo.bookie.upkeep.hours import Hours
 from octavo.bookie.upkeep.reserve import RESERVE_BYTES_MAX
 from octavo.bookie.upkeep.upkeep import UpkeepSettings
+from octavo.security.tls_port import ArrivalLimits
 
 _STALLED_SHARE_MIN = 1 / 6
 """Share of ``stalled_client_seconds`` after which a stalled client is evicted if other clients wait for its memory."""

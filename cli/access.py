@@ -1,10 +1,12 @@
 """``octavo access``: the principals of a cluster, their roles and their keys."""
 
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
+
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo.cli.session import CommandError, Session, command
@@ -13,6 +15,7 @@ from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 if TYPE_CHECKING:
     from octavo.metadata import MetadataStore
     from octavo.metadata.cluster.principals import Principal, Principals
+    from octavo.security.topic_rights import Grant
 
 app = typer.Typer(name="access", help="Manage access to the cluster: principals, roles and keys.", no_args_is_help=True)
 
@@ -68,21 +71,26 @@ async def key(
 ) -> None:
     """Make a new key for a principal, and print it once.
 
-    The cluster keeps two hashes of it only. The key that the principal had before is no longer valid, and connections
+    The key is NAME:SECRET. Clients of Kafka's protocol use NAME as user name and SECRET as password.
+
+    The cluster keeps hashes of it only. The key that the principal had before is no longer valid, and connections
     that it made end.
     """
     from dataclasses import replace  # noqa: PLC0415
 
     from octavo.cli.output import print_line  # noqa: PLC0415
+    from octavo.security.salted_keys import SALT_BYTES, password_of, salted_verifier  # noqa: PLC0415
     from octavo.security.scram import SECRET_BYTES, Key, verifier_of  # noqa: PLC0415
 
     made = Key(name, secrets.token_bytes(SECRET_BYTES))
+    salted = salted_verifier(password_of(made), secrets.token_bytes(SALT_BYTES))
     if output is not None:
         _write_new(output, made.to_text())
 
     def change(principals: "Principals") -> "Principals":
         before = _known(principals, name)
-        return principals.with_principal(replace(before, verifier=verifier_of(made.secret)))
+        seeded = replace(principals, decoy_seed=principals.decoy_seed or secrets.token_bytes(SECRET_BYTES))
+        return seeded.with_principal(replace(before, verifier=verifier_of(made.secret), salted=salted))
 
     try:
         await _change(session, change)
@@ -96,6 +104,101 @@ async def key(
         _say(session, "", name=name, key=made.to_text())
     else:
         print_line(made.to_text())
+
+
+def _patterns(right: str, text: str) -> Any:
+    return typer.Option(f"--{right}", metavar="PATTERN", help=f"{text} May be given repeatedly.")
+
+
+DescribeOption = Annotated[
+    list[str] | None, _patterns("describe", "Topics that it may see. Every other right to topics includes this.")
+]
+ReadOption = Annotated[list[str] | None, _patterns("read", "Topics that it may consume.")]
+WriteOption = Annotated[list[str] | None, _patterns("write", "Topics to which it may produce.")]
+CreateOption = Annotated[list[str] | None, _patterns("create", "Topics that it may create, and give more partitions.")]
+DeleteOption = Annotated[list[str] | None, _patterns("delete", "Topics that it may delete, with their records.")]
+GroupOption = Annotated[list[str] | None, _patterns("group", "Consumer groups that it may use, see and delete.")]
+
+
+@command(app)
+async def allow(
+    session: Session,
+    name: NameArgument,
+    describe: DescribeOption = None,
+    read: ReadOption = None,
+    write: WriteOption = None,
+    create: CreateOption = None,
+    delete: DeleteOption = None,
+    group: GroupOption = None,
+) -> None:
+    """Give a principal rights to topics and consumer groups, at gateways.
+
+    A principal that does not exist is made, without a role. Rights that it has stay. A pattern is a name, or the
+    beginning of names with * behind it: 'orders.*'; '*' stands for all names.
+    """
+    from dataclasses import replace  # noqa: PLC0415
+
+    from octavo.metadata.cluster.principals import Principal  # noqa: PLC0415
+
+    given = _grants(describe=describe, read=read, write=write, create=create, delete=delete, group=group)
+
+    def change(principals: "Principals") -> "Principals":
+        before = principals.by_name.get(name)
+        if before is None:
+            return principals.with_principal(Principal(name=name, roles=frozenset(), grants=given))
+        return principals.with_principal(replace(before, grants=before.grants | given))
+
+    _say_rights(session, name, await _change(session, change))
+
+
+@command(app)
+async def disallow(
+    session: Session,
+    name: NameArgument,
+    describe: DescribeOption = None,
+    read: ReadOption = None,
+    write: WriteOption = None,
+    create: CreateOption = None,
+    delete: DeleteOption = None,
+    group: GroupOption = None,
+) -> None:
+    """Take rights to topics and consumer groups from a principal.
+
+    Name the patterns as `octavo access list` shows them. Its connections to gateways end.
+    """
+    from dataclasses import replace  # noqa: PLC0415
+
+    taken = _grants(describe=describe, read=read, write=write, create=create, delete=delete, group=group)
+
+    def change(principals: "Principals") -> "Principals":
+        before = _known(principals, name)
+        missing = replace(before, grants=taken - before.grants).grant_texts() if taken - before.grants else ()
+        if missing:
+            raise CommandError(f"{name} does not have the right {missing[0]!r}; `octavo access list` shows its rights")
+        if not before.roles and before.grants == taken:
+            raise CommandError(f"these are all rights of {name}: `octavo access remove {name}` removes it")
+        return principals.with_principal(replace(before, grants=before.grants - taken))
+
+    _say_rights(session, name, await _change(session, change))
+
+
+def _grants(**patterns: list[str] | None) -> "frozenset[Grant]":
+    """The grants that options name. Raises :class:`InvalidArgumentError`."""
+    from octavo.security.topic_rights import Grant, TopicRight, checked_pattern  # noqa: PLC0415
+
+    made = frozenset(
+        Grant(TopicRight(right), checked_pattern(pattern))
+        for right, given in patterns.items()
+        for pattern in given or ()
+    )
+    if not made:
+        raise InvalidArgumentError(f"name a right: {', '.join(f'--{right} PATTERN' for right in patterns)}")
+    return made
+
+
+def _say_rights(session: Session, name: str, principals: "Principals") -> None:
+    rights = list(principals.by_name[name].grant_texts())
+    _say(session, f"{name} has the rights {', '.join(rights) or '(none)'}", name=name, rights=rights)
 
 
 @command(app, name="list")
@@ -112,19 +215,21 @@ async def list_principals(session: Session) -> None:
                 {
                     "name": one.name, "roles": list(one.role_names()), "key": one.verifier is not None,
                     "disabled": one.disabled,
+                    **({"rights": list(one.grant_texts())} if one.grants else {}),
                 }
                 for one in rows
             ]
         )  # fmt: skip
         return
     print_table(
-        ["principal", "roles", "key", "state"],
+        ["principal", "roles", "key", "state", "rights at gateways"],
         [
             [
                 one.name,
                 ", ".join(one.role_names()),
                 "yes" if one.verifier is not None else "no",
                 "disabled" if one.disabled else "enabled",
+                ", ".join(one.grant_texts()),
             ]
             for one in rows
         ],
@@ -181,7 +286,7 @@ async def _read(store: "MetadataStore") -> "tuple[Principals, int | None]":
     return (Principals(), None) if stored is None else (decode_principals(stored.value), stored.version)
 
 
-async def _change(session: Session, change: "Callable[[Principals], Principals]") -> None:
+async def _change(session: Session, change: "Callable[[Principals], Principals]") -> "Principals":
     """Change the document by compare-and-set; when another command has changed it meanwhile, do it again on that."""
     from octavo.metadata.cluster.principals import DOCUMENT, encode_principals  # noqa: PLC0415
     from octavo.metadata.store.values import Version  # noqa: PLC0415
@@ -189,7 +294,8 @@ async def _change(session: Session, change: "Callable[[Principals], Principals]"
     async with await session.open_metadata() as store:
         for _ in range(_ATTEMPTS_MAX):
             before, version = await _read(store)
-            value = encode_principals(change(before))
+            after = change(before)
+            value = encode_principals(after)
             try:
                 if version is None:
                     await store.create_document(DOCUMENT, value)
@@ -197,7 +303,7 @@ async def _change(session: Session, change: "Callable[[Principals], Principals]"
                     await store.compare_and_set_document(DOCUMENT, value, Version(version))
             except MetadataConflictError:
                 continue
-            return
+            return after
     raise CommandError("other commands change the principals all the time; try again")
 
 

@@ -1,5 +1,7 @@
 """``octavo tls``: certificates for a small cluster that has no authority of its own."""
 
+# ruff: noqa: PLR0917 - the parameters of a command are its options, given by name
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,7 @@ app = typer.Typer(name="tls", help="Make certificates for a small cluster.", no_
 
 CA = "ca"
 ADMIN = "admin"
+GATEWAY = "gateway"
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the authority.")]
 
@@ -66,6 +69,14 @@ async def issue(
         list[str] | None,
         typer.Option("--client", metavar="NAME", help="Make a certificate for the principal NAME."),
     ] = None,
+    gateway: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gateway",
+            metavar="NAME",
+            help="Make a certificate for a gateway on this host, gateway-NAME: at bookies it is the principal gateway.",
+        ),
+    ] = None,
     bookie: Annotated[
         str | None,
         typer.Option("--bookie-id", metavar="ID", help="The certificates for hosts are for this bookie only."),
@@ -75,8 +86,8 @@ async def issue(
 
     A certificate that exists is replaced; bookies and clients take the new files over while they run.
     """
-    if not host and not client:
-        raise InvalidArgumentError("give --host NAME or --client NAME")
+    if not host and not client and not gateway:
+        raise InvalidArgumentError("give --host NAME, --client NAME or --gateway NAME")
     authority = _read_authority(directory)
     for name in host or ():
         _check_kind(directory, name, of_a_bookie=True)
@@ -89,6 +100,8 @@ async def issue(
         written += _write(directory, _stem(name), _for_host(authority, name, bookie))
     for name in dict.fromkeys(client or ()):
         written += _write(directory, _stem(name), _for_principal(authority, name))
+    for name in dict.fromkeys(gateway or ()):
+        written += _write(directory, f"{GATEWAY}-{_stem(name)}", _for_gateway(authority, name))
     _tell(session, written)
 
 
@@ -96,8 +109,19 @@ def _for_host(authority: "Pair", host: str, bookie_id: str | None = None) -> "Pa
     from octavo.security.authority import issue as issue_certificate  # noqa: PLC0415
     from octavo.security.names import bookie_uri  # noqa: PLC0415
 
+    return issue_certificate(authority, host, hosts=_hosts_of(host), uris=(bookie_uri(bookie_id),))
+
+
+def _for_gateway(authority: "Pair", host: str) -> "Pair":
+    from octavo.security.authority import issue as issue_certificate  # noqa: PLC0415
+    from octavo.security.names import principal_uri  # noqa: PLC0415
+
+    return issue_certificate(authority, host, hosts=_hosts_of(host), uris=(principal_uri(GATEWAY),))
+
+
+def _hosts_of(host: str) -> tuple[str, ...]:
     local = ("localhost", "127.0.0.1", "::1") if host == "localhost" else ()
-    return issue_certificate(authority, host, hosts=tuple(dict.fromkeys((host, *local))), uris=(bookie_uri(bookie_id),))
+    return tuple(dict.fromkeys((host, *local)))
 
 
 def _for_principal(authority: "Pair", name: str) -> "Pair":

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from octavo.client.client import Client
+from octavo.gateway.access.access import GatewayAccess
 from octavo.gateway.coordinating.coordinator import Clocks, GroupLimits
 from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.counts import Counts
@@ -19,6 +20,7 @@ from octavo.gateway.leading.gateways import Gateways
 from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.leading.retaining import Retaining
 from octavo.gateway.service.administration import AdministrationService
+from octavo.gateway.service.authentication import AuthenticationService
 from octavo.gateway.service.cluster import ClusterService
 from octavo.gateway.service.commits import CommitService
 from octavo.gateway.service.facts import Facts
@@ -33,9 +35,10 @@ from octavo.gateway.wire.apis import Api, Request
 from octavo.gateway.wire.budget import ByteBudget
 from octavo.gateway.wire.connection import Pieces, RequestHandler
 from octavo.gateway.wire.fields import MalformedError
-from octavo.gateway.wire.server import GatewayServer
+from octavo.gateway.wire.server import GatewayServer, TlsListener
 from octavo.metadata import MetadataStore
 from octavo.metrics.clock import precise_seconds
+from octavo.protocol.errors import InvalidArgumentError, UnauthorizedError
 
 REQUEST_BYTES_MAX: Final = 128 * 1024 * 1024
 """Of large requests, over all connections."""
@@ -53,6 +56,14 @@ class GatewaySettings:
     """0: any free one."""
     advertised_host: str | None = None
     """Where clients reach the gateway; None: :attr:`host`."""
+    advertised_port: int | None = None
+    """At which port; None: the one on which it listens."""
+
+    @property
+    def advertised(self) -> str:
+        """The host at which clients reach the gateway."""
+        return self.advertised_host or self.host
+
     write_quorum: int = 3
     """Copies of each batch of a topic, unless its creator says otherwise."""
     ack_quorum: int = 2
@@ -62,6 +73,8 @@ class GatewaySettings:
     """Whether a topic that a client names is made, if there is none."""
     groups: GroupLimits = field(default_factory=GroupLimits)
     """Bounds of consumer groups."""
+    password: bytes = field(default=b"", repr=False)
+    """Of the logs of topics, which are private then: other clients of the cluster cannot read them."""
 
 
 class Service:
@@ -85,6 +98,7 @@ class Service:
             return len(await store.list_bookies())
 
         cluster = ClusterService(catalogue, leaders, gateways, facts)
+        authentication = AuthenticationService()
         commits = CommitService(coordinators, catalogue, clock_ms)
         groups = GroupService(coordinators)
         settings = SettingsService(catalogue)
@@ -93,6 +107,8 @@ class Service:
             Api.PRODUCE: ProduceService(catalogue, leaders, clock_ms).answer,
             Api.FETCH: FetchService(catalogue, leaders, answers).answer,
             Api.API_VERSIONS: cluster.versions,
+            Api.SASL_HANDSHAKE: authentication.handshake,
+            Api.SASL_AUTHENTICATE: authentication.authenticate,
             Api.METADATA: cluster.metadata,
             Api.LIST_OFFSETS: OffsetsService(catalogue, leaders).list,
             Api.CREATE_TOPICS: administration.create_topics,
@@ -177,6 +193,8 @@ class Gateway:
         """Applies the retention of topics."""
         self.port = port
         """The port on which it listens."""
+        self.reload_files: Callable[[], object] = lambda: None
+        """Reads the files of TLS again, and opens the audit log again, where there are any."""
         loop = asyncio.get_running_loop()
         self._following = [
             loop.create_task(catalogue.follow()),
@@ -199,14 +217,19 @@ class Gateway:
         clock_ms: Callable[[], int],
         rng: random.Random,
         steady_ms: Callable[[], int] | None = None,
+        access: GatewayAccess | None = None,
+        tls: TlsListener | None = None,
     ) -> Self:
         """Serve the clients of a cluster, beside its other gateways.
 
         Client and store stay the caller's; they are closed after the gateway. The store is that of the client: the
         locks of the logs that the gateway leads, and its own, are of one session. ``clock_ms`` is the time of day.
-        ``steady_ms`` is the clock by which members' sessions end; None: that of the event loop.
+        ``steady_ms`` is the clock by which members' sessions end; None: that of the event loop. ``access``: who the
+        clients are; None: every client may do everything. It knows the principals already. ``tls`` None: the port does
+        not speak TLS.
 
         Raises:
+            InvalidArgumentError: Topics are private, and the password is not theirs.
             OSError: The address cannot be used.
             OctavoError: The metadata store or the bookies do not answer.
         """
@@ -222,6 +245,7 @@ class Gateway:
                 clock_ms=clock_ms,
                 gateways=gateways,
                 highest_ids_stop=producer_ids.highest_stop,
+                password=settings.password,
             )
             undo.push_async_callback(leaders.close)
             catalogue = Catalogue(
@@ -234,8 +258,10 @@ class Gateway:
                 partitions=settings.partitions,
                 before_deletion=leaders.delete,
                 on_gone=leaders.drop,
+                password=settings.password,
             )
             await catalogue.load()
+            await _check_password(client, catalogue)
             coordinators = Coordinators(
                 client,
                 catalogue,
@@ -260,10 +286,10 @@ class Gateway:
                 counts=counts,
                 clock_ms=clock_ms,
             )
-            server = GatewayServer(RequestHandler(service.answer), requests)
+            server = GatewayServer(RequestHandler(service.answer, access or GatewayAccess()), requests, tls=tls)
             undo.push_async_callback(server.close)
             port = await server.start(settings.host, settings.port)
-            await gateways.take_part(settings.advertised_host or settings.host, port)
+            await gateways.take_part(settings.advertised, settings.advertised_port or port)
             service.begin()
             undo.pop_all()
         return cls(
@@ -299,6 +325,17 @@ class Gateway:
         await asyncio.wait(self._following)
         await self.server.close()
         await self.gateways.close()
+
+
+async def _check_password(client: Client, catalogue: Catalogue) -> None:
+    """Raise :class:`InvalidArgumentError` unless the password is that of the private topics."""
+    topic = next((one for one in catalogue.all() if one.is_private), None)
+    if topic is not None:
+        try:
+            await (await client.open_log(topic.log_name(0), password=catalogue.password)).close()
+        except UnauthorizedError as error:
+            text = f"topic {topic.name} is private, and the password of this gateway is not that of its logs"
+            raise InvalidArgumentError(f"{text}: give all gateways the same one (--password-file)") from error
 
 
 def _loop_clock() -> Callable[[], int]:

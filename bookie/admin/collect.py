@@ -9,11 +9,11 @@ from octavo.bookie.admin.administered import ReadyBookie, Subject
 from octavo.bookie.admin.process import ProcessStatistics
 from octavo.bookie.server.access import DENIAL_REASONS
 from octavo.bookie.server.clients import LIMITS
-from octavo.bookie.server.tls_port import HANDSHAKE_OUTCOMES
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metrics import table
 from octavo.metrics.exposition import Sample
 from octavo.protocol.messages import PROTOCOL_VERSION
+from octavo.security.tls_port import HANDSHAKE_OUTCOMES
 
 STATES = ("starting", "writable", "read-only", "stopping")
 

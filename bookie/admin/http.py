@@ -15,10 +15,10 @@ from typing import cast
 import h11
 import structlog
 from octavo.bookie.admin.http_messages import HttpAnswer, HttpError, HttpRequest
-from octavo.bookie.server.tls_port import peer_name
 from octavo.protocol.errors import OctavoError, UnauthorizedError
 from octavo.security import forks
 from octavo.security.names import names_of
+from octavo.security.tls_port import peer_name
 
 log = structlog.get_logger("octavo.bookie")
 

@@ -10,8 +10,8 @@ from octavo.bookie.admin.endpoints import Administration, Call, Endpoint
 from octavo.bookie.admin.fields import FieldError, read_body, read_query
 from octavo.bookie.admin.http_messages import JSON, HttpAnswer, HttpError, HttpRequest
 from octavo.bookie.admin.ledger_view import Sight
-from octavo.bookie.server.audit import Audit
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
+from octavo.security.audit import Audit
 
 _TARGET_CHARACTERS_MAX = 8192
 

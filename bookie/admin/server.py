@@ -15,10 +15,9 @@ from pathlib import Path
 
 import structlog
 from octavo.bookie.admin.http import Answerer, HttpLimits, HttpListener, refusal_without_tls
-from octavo.bookie.server.limits import ArrivalLimits
-from octavo.bookie.server.tls_port import Arrivals
 from octavo.security import forks
 from octavo.security.contexts import ServerContext
+from octavo.security.tls_port import ArrivalLimits, Arrivals
 
 log = structlog.get_logger("octavo.bookie")
 

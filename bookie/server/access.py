@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 import structlog
-from octavo.bookie.server.audit import Audit
 from octavo.metadata.cluster.principals import Principals
 from octavo.protocol.errors import OctavoError, UnauthorizedError
 from octavo.protocol.messages import (
@@ -25,6 +24,7 @@ from octavo.protocol.messages import (
     AuthenticateAnswer,
     Request,
 )
+from octavo.security.audit import Audit
 from octavo.security.login import BookieLogin
 from octavo.security.names import is_of_a_bookie, principal_uri
 from octavo.security.roles import BOOKIE_ROLES, Right, Role, right_needed, rights_of

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 
 from octavo.bookie.server.limits import ClientLimits
 from octavo.protocol.errors import BookieOverloadedError
+from octavo.security.token_bucket import TokenBucket
 
 LIMITS: Final = ("connections", "new_ledgers", "held", "long_polls", "subscriptions")
 """The limits that refuse something."""
@@ -54,35 +55,6 @@ _IDLE_CLIENTS_MAX = 10_000
 """Clients without connections that are remembered, the latest ones: a client that connects again finds its debts."""
 
 _NEW_LEDGERS_BURST_SECONDS = 10.0
-
-
-class TokenBucket:
-    """Fills with ``per_second`` tokens a second, up to ``burst``; may be overdrawn. Pure: the time is an argument."""
-
-    __slots__ = ("_at", "_burst", "_per_second", "_tokens")
-
-    def __init__(self, per_second: float, burst: float) -> None:
-        self._per_second = per_second
-        self._burst = self._tokens = burst
-        self._at = 0.0
-
-    def take(self, amount: float, now: float) -> float:
-        """Take tokens, whether they are there or not; the seconds until the bucket is out of debt."""
-        self._fill(now)
-        self._tokens -= amount
-        return max(0.0, -self._tokens / self._per_second)
-
-    def take_if_there(self, now: float) -> bool:
-        """Take one token if there is one."""
-        self._fill(now)
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-    def _fill(self, now: float) -> None:
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
-        self._at = now
 
 
 class ClientConnection(Protocol):

@@ -26,7 +26,6 @@ from octavo.bookie.server.packed_requests import PackedRequests
 from octavo.bookie.server.questions import Question, Questions
 from octavo.bookie.server.replies import Replies
 from octavo.bookie.server.service import BookieService
-from octavo.bookie.server.tls_port import peer_name
 from octavo.protocol.entries import verify_batch, verify_explicit_lac
 from octavo.protocol.errors import (
     BookieOverloadedError,
@@ -78,6 +77,7 @@ from octavo.protocol.places import check_places
 from octavo.protocol.pushes import CAPABILITY_SUBSCRIPTIONS
 from octavo.security import forks
 from octavo.security.names import names_of
+from octavo.security.tls_port import peer_name
 from octavo.security.tls_session import TlsSession
 
 log = structlog.get_logger("octavo.bookie")

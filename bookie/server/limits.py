@@ -1,5 +1,4 @@
-"""The limits of a bookie's server: over all connections, for each client, and for connections that are not ready.
-Pure."""
+"""The limits of a bookie's server: over all connections, and for each client. Pure."""
 
 from dataclasses import dataclass
 
@@ -30,16 +29,3 @@ class ClientLimits:
     bytes_per_second: int = 0
     requests_per_second: int = 0
     new_ledgers_per_second: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class ArrivalLimits:
-    """Bounds over connections that are not ready: it is not known yet whether they speak TLS, or their TLS handshake is
-    incomplete."""
-
-    connections_max: int = 4096
-    connections_per_address_max: int = 256
-    """0: no limit."""
-    handshakes_max: int = 64
-    handshakes_per_second: float = 100.0
-    handshake_seconds: float = 10.0

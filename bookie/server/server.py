@@ -6,8 +6,8 @@ from functools import partial
 
 from octavo.bookie.server.connection import Connection
 from octavo.bookie.server.service import BookieService
-from octavo.bookie.server.tls_port import Arrivals
 from octavo.security import forks
+from octavo.security.tls_port import Arrivals
 
 _BACKLOG = 512
 """Connections that the kernel may hold before they are accepted: all clients of a cluster may come back at once."""

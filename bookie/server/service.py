@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from octavo.bookie.memory.answer_memory import AnswerMemory, AnswerTiming
 from octavo.bookie.memory.frame_memory import FrameMemory
 from octavo.bookie.server.access import Access
-from octavo.bookie.server.audit import Audit
 from octavo.bookie.server.authority import Standing
 from octavo.bookie.server.clients import Clients
 from octavo.bookie.server.ledger_privacy import LedgerPrivacy
@@ -22,12 +21,13 @@ from octavo.bookie.server.limits import ClientLimits, ConnectionLimits
 from octavo.bookie.server.new_ledgers import NewLedgers
 from octavo.bookie.server.repair_reads import RepairReads
 from octavo.bookie.server.request_counts import MeanOfLatest, RequestCounts
-from octavo.bookie.server.strangers import Strangers
 from octavo.bookie.storage.storage import Storage
 from octavo.metrics.histogram import counts_as_text
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
+from octavo.security.audit import Audit
+from octavo.security.strangers import Strangers
 
 REPAIR_READ_BYTES_PER_SECOND = 64 * 1024 * 1024
 """Default rate of the reads of repairs: a fraction of what a disk gives, so that ordinary reads have the rest."""

@@ -1,6 +1,8 @@
 """The process of ``octavo gateway``: what it tells its supervisor, and shows of itself, while it serves."""
 
+import asyncio
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -15,10 +17,13 @@ from octavo.cli.kafka.observing import Observed
 from octavo.cli.output import print_json, print_line
 from octavo.cli.session import CommandError, Session
 from octavo.gateway.gateway import GatewaySettings
+from octavo.gateway.security_settings import SecuritySettings
 from octavo.gateway.serving import serving
 
 
-async def serve(session: Session, settings: GatewaySettings, observing: Address | None) -> None:
+async def serve(
+    session: Session, settings: GatewaySettings, security: SecuritySettings, observing: Address | None
+) -> None:
     """Serve until the gateway is lost, or cancelled.
 
     ``observing``: where health and metrics are answered over HTTP; None: nowhere.
@@ -41,7 +46,8 @@ async def serve(session: Session, settings: GatewaySettings, observing: Address 
             with _naming(f"{observing.host}:{observing.port}"):
                 await server.listen_on(observing.host, observing.port)
         with _naming(f"{settings.host}:{settings.port}"):
-            gateway = await running.enter_async_context(serving(session.metadata_uri, settings))
+            gateway = await running.enter_async_context(serving(session.metadata_uri, settings, security))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reload_files)
         if observed is not None:
             observed.gateway = gateway
         address = f"{settings.host}:{gateway.port}"

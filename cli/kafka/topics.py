@@ -12,7 +12,7 @@ import typer
 from octavo.cli.asking import agreed
 from octavo.cli.kafka.refusals import told
 from octavo.cli.output import print_json, print_line, print_table
-from octavo.cli.session import CommandError, Session, command
+from octavo.cli.session import CommandError, Session, command, read_password
 from octavo.protocol.errors import InvalidArgumentError, OctavoError
 
 if TYPE_CHECKING:
@@ -192,7 +192,9 @@ async def partitions_of(client: "Client", store: "MetadataStore", topic: "Topic"
     found = []
     for number in range(topic.partitions):
         overview = overviews.get(topic.log_name(number))
-        extent, trouble = await _extent(client, store, topic.log_name(number))
+        extent, trouble = await _extent(
+            client, store, topic.log_name(number), topic.password_of_logs(read_password(None))
+        )
         found.append(_view(number, overview, gateways, extent, trouble))
     return found
 
@@ -217,12 +219,14 @@ def _view(
     )
 
 
-async def _extent(client: "Client", store: "MetadataStore", log_name: str) -> "tuple[Extent | None, str]":
+async def _extent(
+    client: "Client", store: "MetadataStore", log_name: str, password: bytes
+) -> "tuple[Extent | None, str]":
     from octavo.gateway.leading.anchors import Anchors
     from octavo.gateway.leading.beginning import extent_of
 
     try:
-        async with client.open_log(log_name) as log:
+        async with client.open_log(log_name, password=password) as log:
             return await extent_of(log, Anchors(store, log.log_id), await log.refresh()), ""
     except OctavoError as error:
         return None, error.message
@@ -252,8 +256,9 @@ async def _catalogue(session: Session) -> "AsyncIterator[Catalogue]":
                 write_quorum=3,
                 ack_quorum=2,
                 partitions=1,
-                before_deletion=lambda topic: delete_documents(client, store, topic),
+                before_deletion=lambda topic: delete_documents(store, topic),
                 on_gone=lambda _topic: None,
+                password=read_password(None),
             )
 
 

@@ -21,6 +21,7 @@ from octavo.gateway.leading.gateways import GatewayAddress, Gateways
 from octavo.gateway.leading.led_log import leading
 from octavo.gateway.leading.openings import Openings
 from octavo.gateway.topics.catalogue import Catalogue
+from octavo.gateway.topics.document import Topic
 from octavo.protocol.errors import OctavoError
 
 TOPIC: Final = "__consumer_offsets"
@@ -119,9 +120,9 @@ class Coordinators:
         numbers = [one for one in range(LOGS) if one in self._running or self._gateways.is_own(log_name(one))]
         return await asyncio.gather(*(self._get(number) for number in numbers))
 
-    async def _topic(self) -> None:
+    async def _topic(self) -> Topic:
         try:
-            await self._catalogue.own(TOPIC, LOGS)
+            return await self._catalogue.own(TOPIC, LOGS)
         except (RefusedError, OctavoError) as error:
             text = f"the logs of consumer groups cannot be made now: {error}"
             raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, text) from error
@@ -146,9 +147,9 @@ class Coordinators:
         return opened
 
     async def _open(self, number: int) -> Coordinator:
-        await self._topic()
+        password = (await self._topic()).password_of_logs(self._catalogue.password)
         limits = self._limits
-        async with leading(self._client, log_name(number), self._name) as (log, writer):
+        async with leading(self._client, log_name(number), self._name, password) as (log, writer):
             commits = Commits(restate_bytes=limits.restate_bytes, bytes_max=limits.offsets_bytes_max)
             # A topic whose offsets were committed had been announced: its id is known afterwards.
             await self._catalogue.catch_up()

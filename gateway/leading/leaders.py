@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Final, NamedTuple
 
 from octavo.client.client import Client
+from octavo.client.log.documents.reading import read_document
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.anchors import Anchors
 from octavo.gateway.leading.beginning import Beginner
@@ -49,12 +50,14 @@ class Leaders:
         clock_ms: Callable[[], int],
         gateways: Gateways,
         highest_ids_stop: Callable[[], Awaitable[int]],
+        password: bytes = b"",
     ) -> None:
         """``name`` shows people which gateway leads. ``highest_ids_stop``: as that of
-        :class:`~octavo.gateway.leading.beginning.Beginner`."""
+        :class:`~octavo.gateway.leading.beginning.Beginner`. ``password``: of the logs of private topics."""
         self._client = client
         self._store = store
         self._name = name
+        self._password = password
         self._clock_ms = clock_ms
         self._gateways = gateways
         self._highest_ids_stop = highest_ids_stop
@@ -134,7 +137,8 @@ class Leaders:
             raise RefusedError(Code.NOT_LEADER_OR_FOLLOWER, f"log {log_name}: another gateway leads it")
 
     async def _open(self, topic: Topic, key: PartitionKey) -> LedPartition:
-        async with leading(self._client, topic.log_name(key.partition), self._name) as (log, writer):
+        password = topic.password_of_logs(self._password)
+        async with leading(self._client, topic.log_name(key.partition), self._name, password) as (log, writer):
             anchors = Anchors(self._store, log.log_id)
             beginner = Beginner(log, anchors, Snapshots(self._store, log.log_id), self._highest_ids_stop)
             beginning = await beginner.begin(writer.end, self._clock_ms())
@@ -203,7 +207,7 @@ class Leaders:
             led = self._led.pop(key, None)
             if led is not None:
                 await led.close()
-        await delete_documents(self._client, self._store, topic)
+        await delete_documents(self._store, topic)
 
     async def close(self) -> None:
         """Give all partitions back. What was handed over is waited for."""
@@ -214,12 +218,10 @@ class Leaders:
             await asyncio.wait(self._tasks)
 
 
-async def delete_documents(client: Client, store: MetadataStore, topic: Topic) -> None:
+async def delete_documents(store: MetadataStore, topic: Topic) -> None:
     """Delete what the metadata store holds of the partitions of a topic that is being deleted, but for their logs."""
     for partition in range(topic.partitions):
         with contextlib.suppress(OctavoError):
-            log = await client.open_log(topic.log_name(partition))
-            log_id = log.log_id
-            await log.close()
+            log_id = (await read_document(store, topic.log_name(partition))).value.log_id
             await Snapshots(store, log_id).delete_all()
             await Anchors(store, log_id).delete()

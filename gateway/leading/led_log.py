@@ -116,9 +116,11 @@ class LedLog[Answer]:
 
 
 @asynccontextmanager
-async def leading(client: Client, log_name: str, leader_name: str) -> AsyncIterator[tuple[Log, LogWriter]]:
+async def leading(
+    client: Client, log_name: str, leader_name: str, password: bytes
+) -> AsyncIterator[tuple[Log, LogWriter]]:
     """Open a log and lead it; it is given back if the block raises. Raises as ``Client.open_log`` and ``Log.lead``."""
-    log = await client.open_log(log_name)
+    log = await client.open_log(log_name, password=password)
     try:
         writer = await log.lead(leader_name)
         try:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.leaders import Leaders
+from octavo.gateway.service.needs import check_some, check_topic, may_see
 from octavo.gateway.service.tried import tried
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.producer_ids import ProducerIds
@@ -39,17 +40,20 @@ class AdministrationService:
         asked = decode_request(request.api, request.version, request.body)
         topics = []
         for one in asked.topics:
-            code, text = await tried(self._create(one, validate_only=asked.validate_only))
-            topics.append({"name": one.name, "error_code": code, "error_message": text, **self._made(one.name)})
+            code, text = await tried(self._create(request, one, validate_only=asked.validate_only))
+            topics.append(
+                {"name": one.name, "error_code": code, "error_message": text, **self._made(request, one.name)}
+            )
         return answered(request, {"throttle_time": 0, "topics": topics})
 
-    def _made(self, name: str) -> Answer:
+    def _made(self, request: Request, name: str) -> Answer:
         topic = self._catalogue.find(name)
-        if topic is None:
+        if topic is None or not may_see(request, name):
             return {"num_partitions": -1, "replication_factor": -1, "configs": None}
         return {"num_partitions": topic.partitions, "replication_factor": topic.write_quorum, "configs": None}
 
-    async def _create(self, asked: Any, *, validate_only: bool) -> None:
+    async def _create(self, request: Request, asked: Any, *, validate_only: bool) -> None:
+        check_topic(request, asked.name)
         if asked.assignments:
             raise RefusedError(Code.INVALID_REQUEST, "gateways choose where partitions are; assignments are refused")
         settings = {one.name: one.value for one in asked.configs}
@@ -58,44 +62,55 @@ class AdministrationService:
             self._catalogue.check_new(*wanted, bookies=await self._count_bookies())
         else:
             await self._catalogue.create(*wanted)
+            request.gate.done("create_topic", topic=asked.name)
 
     async def delete_topics(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to DeleteTopics."""
         asked = decode_request(request.api, request.version, request.body)
         answers = []
         for name in asked.topic_names:
-            code, text = await tried(self._catalogue.delete(name))
+            code, text = await tried(self._delete(request, name))
             answers.append({"name": name, "error_code": code, "error_message": text})
         return answered(request, {"throttle_time": 0, "responses": answers})
+
+    async def _delete(self, request: Request, name: str) -> None:
+        check_topic(request, name)
+        await self._catalogue.delete(name)
+        request.gate.done("delete_topic", topic=name)
 
     async def create_partitions(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to CreatePartitions."""
         asked = decode_request(request.api, request.version, request.body)
         results = []
         for one in asked.topics:
-            code, text = await tried(self._grow(one, validate_only=asked.validate_only))
+            code, text = await tried(self._grow(request, one, validate_only=asked.validate_only))
             results.append({"name": one.name, "error_code": code, "error_message": text})
         return answered(request, {"throttle_time": 0, "results": results})
 
-    async def _grow(self, asked: Any, *, validate_only: bool) -> None:
+    async def _grow(self, request: Request, asked: Any, *, validate_only: bool) -> None:
+        check_topic(request, asked.name)
         if asked.assignments:
             raise RefusedError(Code.INVALID_REQUEST, "gateways choose where partitions are; assignments are refused")
         await self._catalogue.grow(asked.name, asked.count, validate_only=validate_only)
+        if not validate_only:
+            request.gate.done("create_partitions", topic=asked.name, partitions=asked.count)
 
     async def delete_records(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to DeleteRecords."""
         asked = decode_request(request.api, request.version, request.body)
         topics = [
-            {"name": topic.name, "partitions": [await self._cut(topic.name, one) for one in topic.partitions]}
+            {"name": topic.name, "partitions": [await self._cut(request, topic.name, one) for one in topic.partitions]}
             for topic in asked.topics
         ]
         return answered(request, {"throttle_time": 0, "topics": topics})
 
-    async def _cut(self, name: str, asked: Any) -> Answer:
+    async def _cut(self, request: Request, name: str, asked: Any) -> Answer:
         code, start_offset, number = Code.NONE, _NO_OFFSET, asked.partition_index
         try:
+            check_topic(request, name)
             partition = await self._leaders.get(self._catalogue.partition(name, number), number)
             start_offset = await partition.delete_below(asked.offset)
+            request.gate.done("delete_records", topic=name, partition=number, start_offset=start_offset)
         except RefusedError as error:
             code = error.code
         except OctavoError:
@@ -108,7 +123,10 @@ class AdministrationService:
         code, producer_id = Code.UNSUPPORTED_VERSION, _NO_PRODUCER
         if asked.transactional_id is None:
             try:
+                check_some(request)
                 code, producer_id = Code.NONE, await self._producer_ids.take()
+            except RefusedError as error:
+                code = error.code
             except OctavoError:
                 code = Code.REQUEST_TIMED_OUT
         answer = {

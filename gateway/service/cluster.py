@@ -7,6 +7,7 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.gateways import Gateways
 from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.service.facts import Facts
+from octavo.gateway.service.needs import check_topic, may_see
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import Topic
 from octavo.gateway.wire.answers import answered
@@ -14,6 +15,7 @@ from octavo.gateway.wire.apis import Request, encode_versions
 from octavo.gateway.wire.connection import Pieces
 from octavo.gateway.wire.entities import Answer, decode_request, field_of
 from octavo.protocol.errors import OctavoError
+from octavo.security.topic_rights import TopicRight
 
 _NO_GATEWAY: Final = -1
 
@@ -36,10 +38,10 @@ class ClusterService:
         asked = decode_request(request.api, request.version, request.body)
         names = None if asked.topics is None else [one.name for one in asked.topics]
         if not names and (names is None or request.version == 0):
-            topics = [self._topic(topic) for topic in self._catalogue.all()]
+            topics = [self._topic(topic) for topic in self._catalogue.all() if may_see(request, topic.name)]
         else:
             may_create = self._facts.creates_topics and field_of(asked, "allow_auto_topic_creation", True)
-            topics = [await self._named(name, may_create=may_create) for name in names]
+            topics = [await self._named(request, name, may_create=may_create) for name in names]
         answer: Answer = {
             "throttle_time": 0,
             "brokers": [
@@ -53,12 +55,15 @@ class ClusterService:
         }
         return answered(request, answer)
 
-    async def _named(self, name: str, *, may_create: bool) -> Answer:
+    async def _named(self, request: Request, name: str, *, may_create: bool) -> Answer:
         code = Code.UNKNOWN_TOPIC_OR_PARTITION
         try:
+            check_topic(request, name)
             topic = await self._catalogue.look(name)
             if topic is None and may_create:
+                request.gate.check(TopicRight.CREATE, name, request.api.name)
                 topic = await self._create(name)
+                request.gate.done("create_topic", topic=name)
             if topic is not None:
                 return self._topic(topic)
         except RefusedError as error:

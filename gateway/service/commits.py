@@ -9,6 +9,7 @@ from octavo.gateway.coordinating.coordinator import Committing
 from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.groups.commits import GroupRecord
 from octavo.gateway.groups.entries import METADATA_BYTES_MAX, OFFSET_MIN, Committed, Place
+from octavo.gateway.service.needs import check_group, check_topic, may_see
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
@@ -39,8 +40,11 @@ class CommitService:
             field_of(asked, "generation_id_or_member_epoch", _NO_GENERATION),
         )
         offsets: dict[Place, Committed] = {}
-        codes = [[self._checked(topic.name, one, offsets) for one in topic.partitions] for topic in asked.topics]
+        codes = [
+            [self._checked(request, topic.name, one, offsets) for one in topic.partitions] for topic in asked.topics
+        ]
         try:
+            check_group(request, asked.group_id)
             coordinator = await self._coordinators.get(asked.group_id)
             await coordinator.commit(asked.group_id, sender, offsets)
         except RefusedError as error:
@@ -51,10 +55,11 @@ class CommitService:
         ]
         return answered(request, {"throttle_time": 0, "topics": topics})
 
-    def _checked(self, name: str, asked: Any, offsets: dict[Place, Committed]) -> Code:
+    def _checked(self, request: Request, name: str, asked: Any, offsets: dict[Place, Committed]) -> Code:
         """Put the offset to the others, if it can be committed."""
         metadata = asked.committed_metadata or ""
         try:
+            check_topic(request, name)
             topic = self._catalogue.partition(name, asked.partition_index)
         except RefusedError as error:
             return error.code
@@ -74,6 +79,7 @@ class CommitService:
         asked = decode_request(request.api, request.version, request.body)
         code, record = Code.NONE, None
         try:
+            check_group(request, asked.group_id)
             record = (await self._coordinators.get(asked.group_id)).record(asked.group_id)
         except RefusedError as error:
             # Clients end at this code here, and ask again where the coordinator reads its log.
@@ -81,24 +87,31 @@ class CommitService:
             code = Code.COORDINATOR_LOAD_IN_PROGRESS if is_absent else error.code
         offsets: Mapping[Place, Committed] = {} if record is None else record.offsets
         if asked.topics is None:
-            wanted = self._all_places(record)
+            wanted = self._all_places(request, record)
         else:
             wanted = {one.name: list(one.partition_indexes) for one in asked.topics}
         topics = [
-            {"name": name, "partitions": [self._fetched(name, number, offsets, code) for number in numbers]}
+            {"name": name, "partitions": [self._fetched(request, name, number, offsets, code) for number in numbers]}
             for name, numbers in wanted.items()
         ]
         return answered(request, {"throttle_time": 0, "topics": topics, "error_code": code})
 
-    def _all_places(self, record: GroupRecord | None) -> dict[str, list[int]]:
+    def _all_places(self, request: Request, record: GroupRecord | None) -> dict[str, list[int]]:
         names = self._catalogue.names_by_id()
         found: dict[str, list[int]] = {}
         for topic_id, partition in sorted(record.offsets if record is not None else ()):
-            if topic_id in names:
+            if topic_id in names and may_see(request, names[topic_id]):
                 found.setdefault(names[topic_id], []).append(partition)
         return found
 
-    def _fetched(self, name: str, number: int, offsets: Mapping[Place, Committed], code: Code) -> Answer:
+    def _fetched(
+        self, request: Request, name: str, number: int, offsets: Mapping[Place, Committed], code: Code
+    ) -> Answer:
+        if code is Code.NONE:
+            try:
+                check_topic(request, name)
+            except RefusedError as error:
+                code, offsets = error.code, {}
         topic = self._catalogue.find(name)
         found = None if topic is None else offsets.get(Place(topic.topic_id, number))
         return {
@@ -115,9 +128,12 @@ class CommitService:
         """The answer to OffsetDelete."""
         asked = decode_request(request.api, request.version, request.body)
         places: list[Place] = []
-        codes = [[self._deletable(topic.name, one, places) for one in topic.partitions] for topic in asked.topics]
+        codes = [
+            [self._deletable(request, topic.name, one, places) for one in topic.partitions] for topic in asked.topics
+        ]
         code = Code.NONE
         try:
+            check_group(request, asked.group_id)
             await (await self._coordinators.get(asked.group_id)).delete_offsets(asked.group_id, places)
         except RefusedError as error:
             code = error.code
@@ -128,8 +144,9 @@ class CommitService:
         answer = {"throttle_time": 0, "error_code": code, "topics": [] if code is not Code.NONE else topics}
         return answered(request, answer)
 
-    def _deletable(self, name: str, asked: Any, places: list[Place]) -> Code:
+    def _deletable(self, request: Request, name: str, asked: Any, places: list[Place]) -> Code:
         try:
+            check_topic(request, name)
             topic = self._catalogue.partition(name, asked.partition_index)
         except RefusedError as error:
             return error.code

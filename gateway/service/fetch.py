@@ -13,6 +13,7 @@ from typing import Final
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.leaders import Leaders, PartitionKey
 from octavo.gateway.leading.partition import LedPartition
+from octavo.gateway.service.needs import check_topic
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import Topic
 from octavo.gateway.wire.apis import Request
@@ -53,7 +54,8 @@ class FetchService:
         if asked.session_id != NO_SESSION:
             request.outcome.note([Code.FETCH_SESSION_ID_NOT_FOUND])
             return encode_fetched([], request.version, Code.FETCH_SESSION_ID_NOT_FOUND)
-        found = await self._fetch(asked, held)
+        allowed, refused = _divided(request, asked)
+        found = [*refused, *await self._fetch(allowed, held)]
         request.outcome.note(one.code for one in found)
         request.outcome.fetched_bytes = _bytes_in(found)
         return encode_fetched(found, request.version)
@@ -138,6 +140,19 @@ class FetchService:
             partition.start_offset,
             batches,
         )
+
+
+def _divided(request: Request, asked: FetchRequest) -> tuple[FetchRequest, list[FetchedPartition]]:
+    """What the consumer may read, and the answers for the rest, for which nothing waits."""
+    allowed, refused = [], []
+    for one in asked.partitions:
+        try:
+            check_topic(request, one.topic)
+            allowed.append(one)
+        except RefusedError as error:
+            refused.append(FetchedPartition(one.topic, one.partition, error.code))
+    wait_ms_max = 0 if refused else asked.wait_ms_max
+    return asked._replace(partitions=allowed, wait_ms_max=wait_ms_max), refused
 
 
 def _is_enough(found: list[FetchedPartition], bytes_min: int) -> bool:

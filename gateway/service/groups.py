@@ -10,6 +10,7 @@ from octavo.gateway.coordinating.coordinator import Committing, Coordinator
 from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.groups.group import Group, GroupState, Joined, Synced
 from octavo.gateway.groups.member import Joining, Protocol, Syncing
+from octavo.gateway.service.needs import check_group, may_see_group
 from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
@@ -44,6 +45,7 @@ class GroupService:
             code, text = Code.INVALID_REQUEST, "transactions are not supported"
         else:
             try:
+                check_group(request, asked.key)
                 node_id, host, port = await self._coordinators.find(asked.key)
             except RefusedError as error:
                 code, text = error.code, error.text
@@ -69,6 +71,7 @@ class GroupService:
             host=request.host,
         )
         try:
+            check_group(request, asked.group_id)
             coordinator = await self._coordinators.get(asked.group_id)
             joined = await coordinator.join(asked.group_id, joining)
         except RefusedError as error:
@@ -96,6 +99,7 @@ class GroupService:
             {one.member_id: one.assignment for one in asked.assignments},
         )
         try:
+            check_group(request, asked.group_id)
             coordinator = await self._coordinators.get(asked.group_id)
             synced = await coordinator.sync(asked.group_id, syncing)
         except RefusedError as error:
@@ -109,7 +113,7 @@ class GroupService:
         """The answer to Heartbeat."""
         asked = decode_request(request.api, request.version, request.body)
         sender = Committing(asked.member_id, field_of(asked, "group_instance_id", None), asked.generation_id)
-        code = await self._tried(asked.group_id, lambda one: one.heartbeat(asked.group_id, sender))
+        code = await self._tried(request, asked.group_id, lambda one: one.heartbeat(asked.group_id, sender))
         if code is Code.COORDINATOR_LOAD_IN_PROGRESS:
             # As with Kafka. Some clients end at a code here that they do not expect; the member learns with the next
             # heartbeat whether it still is one, and commits nothing until then.
@@ -122,6 +126,7 @@ class GroupService:
         several = field_of(asked, "members", None)
         code, members = Code.NONE, []
         try:
+            check_group(request, asked.group_id)
             coordinator = await self._coordinators.get(asked.group_id)
             coordinator.log.check_leads()
             members = [_leave(coordinator, asked.group_id, one) for one in ([asked] if several is None else several)]
@@ -131,8 +136,11 @@ class GroupService:
             code = members[0]["error_code"]
         return _answer(request, {"error_code": code, "members": members})
 
-    async def _tried(self, group_id: str, act: Callable[[Coordinator], Awaitable[None] | None]) -> Code:
+    async def _tried(
+        self, request: Request, group_id: str, act: Callable[[Coordinator], Awaitable[None] | None]
+    ) -> Code:
         try:
+            check_group(request, group_id)
             done = act(await self._coordinators.get(group_id))
             if done is not None:
                 await done
@@ -145,11 +153,12 @@ class GroupService:
     async def describe(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to DescribeGroups."""
         asked = decode_request(request.api, request.version, request.body)
-        return _answer(request, {"groups": [await self._described(group_id) for group_id in asked.groups]})
+        return _answer(request, {"groups": [await self._described(request, group_id) for group_id in asked.groups]})
 
-    async def _described(self, group_id: str) -> Answer:
+    async def _described(self, request: Request, group_id: str) -> Answer:
         code, group = Code.NONE, None
         try:
+            check_group(request, group_id)
             coordinator = await self._coordinators.get(group_id)
             coordinator.log.check_leads()
             group = coordinator.groups.get(group_id)
@@ -175,6 +184,7 @@ class GroupService:
                 groups += [
                     {"group_id": group_id, "protocol_type": group.protocol_type or ""}
                     for group_id, group in sorted(coordinator.groups.items())
+                    if may_see_group(request, group_id)
                 ]
         except RefusedError as error:
             code, groups = error.code, []
@@ -183,11 +193,14 @@ class GroupService:
     async def delete(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to DeleteGroups."""
         asked = decode_request(request.api, request.version, request.body)
-        results = [{"group_id": name, "error_code": await self._delete(name)} for name in asked.groups_names]
+        results = [{"group_id": name, "error_code": await self._delete(request, name)} for name in asked.groups_names]
         return _answer(request, {"results": results})
 
-    async def _delete(self, group_id: str) -> Code:
-        return await self._tried(group_id, lambda one: one.delete(group_id))
+    async def _delete(self, request: Request, group_id: str) -> Code:
+        code = await self._tried(request, group_id, lambda one: one.delete(group_id))
+        if code is Code.NONE:
+            request.gate.done("delete_group", group=group_id)
+        return code
 
 
 def _leave(coordinator: Coordinator, group_id: str, asked: Any) -> Answer:

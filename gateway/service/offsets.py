@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.leaders import Leaders
+from octavo.gateway.service.needs import check_topic
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
@@ -28,14 +29,18 @@ class OffsetsService:
         """The answer to ListOffsets."""
         asked = decode_request(request.api, request.version, request.body)
         topics = [
-            {"name": topic.name, "partitions": [await self._partition(topic.name, one) for one in topic.partitions]}
+            {
+                "name": topic.name,
+                "partitions": [await self._partition(request, topic.name, one) for one in topic.partitions],
+            }
             for topic in asked.topics
         ]
         return answered(request, {"throttle_time": 0, "topics": topics})
 
-    async def _partition(self, name: str, asked: Any) -> Answer:
+    async def _partition(self, request: Request, name: str, asked: Any) -> Answer:
         code, offset, time_ms = Code.NONE, _NONE, _NONE
         try:
+            check_topic(request, name)
             offset, time_ms = await self._find(name, asked.partition_index, asked.timestamp)
         except RefusedError as error:
             code = error.code

@@ -9,11 +9,11 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.leaders import Leaders
 from octavo.gateway.leading.partition import LedPartition
 from octavo.gateway.records.batch import BatchHeader, BatchLimits, checked_batch
+from octavo.gateway.service.needs import check_topic
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import Topic
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
-from octavo.gateway.wire.outcome import Outcome
 from octavo.gateway.wire.produce import (
     PartitionBatch,
     PartitionProduced,
@@ -49,15 +49,15 @@ class ProduceService:
         """The answer; None where the producer wants none. That one waits for its batches all the same: it must not
         send more than the gateway can hold."""
         asked = decode_produce(request.body, request.version)
-        answers = await self._produce(asked, request.outcome)
+        answers = await self._produce(request, asked)
         request.outcome.note(one.code for one in answers)
         return None if asked.acks == _NO_ACKNOWLEDGEMENT else encode_produced(answers, request.version)
 
-    async def _produce(self, asked: ProduceRequest, outcome: Outcome) -> list[PartitionProduced]:
+    async def _produce(self, request: Request, asked: ProduceRequest) -> list[PartitionProduced]:
         refused = _refusal_of(asked)
         if refused is not None:
             return [_refused(one, refused) for one in asked.batches]
-        checked = [self._check(one) for one in asked.batches]
+        checked = [self._check(request, one) for one in asked.batches]
         partitions = {(one.topic, one.asked.partition) for one in checked if isinstance(one, _Checked)}
         led = dict(zip(partitions, await self._leaders.get_all(partitions), strict=True))
         # No other request comes between: the batches of a partition are handed over in the order of the request.
@@ -72,12 +72,13 @@ class ProduceService:
         for check, one in zip(checked, handed_over, strict=True):
             answer = _answer_to(check, one, led) if isinstance(check, _Checked) else check
             if isinstance(check, _Checked) and answer.code is Code.NONE:
-                outcome.note_acknowledged(check.batch.record_count, len(check.asked.batch))
+                request.outcome.note_acknowledged(check.batch.record_count, len(check.asked.batch))
             answers.append(answer)
         return answers
 
-    def _check(self, asked: PartitionBatch) -> "_Checked | PartitionProduced":
+    def _check(self, request: Request, asked: PartitionBatch) -> "_Checked | PartitionProduced":
         try:
+            check_topic(request, asked.topic)
             topic = self._catalogue.partition(asked.topic, asked.partition)
             limits = BatchLimits(topic.settings.bytes_max, AHEAD_MS_MAX)
             return _Checked(asked, topic, checked_batch(asked.batch, limits, self._clock_ms()))

@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.service.needs import check_topic
 from octavo.gateway.service.tried import tried
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.settings import Change, Shown, shown
@@ -34,19 +35,17 @@ class SettingsService:
     async def describe(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to DescribeConfigs."""
         asked = decode_request(request.api, request.version, request.body)
-        results = [self._described(one) for one in asked.resources]
+        results = [self._described(request, one) for one in asked.resources]
         return answered(request, {"throttle_time": 0, "results": results})
 
-    def _described(self, asked: Any) -> Answer:
-        code, text = Code.NONE, None
+    def _described(self, request: Request, asked: Any) -> Answer:
+        code: Code = Code.NONE
+        text: str | None = None
         settings: list[Shown] = []
-        topic = self._catalogue.find(asked.resource_name)
-        if asked.resource_type == _TOPIC and topic is not None:
-            settings = shown(topic.settings)
-        elif asked.resource_type == _TOPIC:
-            code, text = Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.resource_name!r}"
-        elif asked.resource_type != _BROKER:
-            code, text = Code.INVALID_REQUEST, "only topics and gateways have settings"
+        try:
+            settings = self._shown(request, asked)
+        except RefusedError as error:
+            code, text = error.code, error.text
         names = field_of(asked, "configuration_keys", None)
         return {
             "error_code": code,
@@ -55,6 +54,18 @@ class SettingsService:
             "resource_name": asked.resource_name,
             "configs": [_setting(one) for one in settings if names is None or one.name in names],
         }
+
+    def _shown(self, request: Request, asked: Any) -> list[Shown]:
+        if asked.resource_type == _BROKER:
+            request.gate.check_everything(request.api.name)
+            return []
+        if asked.resource_type != _TOPIC:
+            raise RefusedError(Code.INVALID_REQUEST, "only topics and gateways have settings")
+        check_topic(request, asked.resource_name)
+        topic = self._catalogue.find(asked.resource_name)
+        if topic is None:
+            raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.resource_name!r}")
+        return shown(topic.settings)
 
     async def alter(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to AlterConfigs: settings that are not named get their defaults."""
@@ -68,7 +79,7 @@ class SettingsService:
         asked = decode_request(request.api, request.version, request.body)
         responses = []
         for one in asked.resources:
-            code, text = await tried(self._change(one, anew=anew, validate_only=asked.validate_only))
+            code, text = await tried(self._change(request, one, anew=anew, validate_only=asked.validate_only))
             responses.append(
                 {
                     "error_code": code,
@@ -79,11 +90,14 @@ class SettingsService:
             )
         return answered(request, {"throttle_time": 0, "responses": responses})
 
-    async def _change(self, asked: Any, *, anew: bool, validate_only: bool) -> None:
+    async def _change(self, request: Request, asked: Any, *, anew: bool, validate_only: bool) -> None:
         if asked.resource_type != _TOPIC:
             raise RefusedError(Code.INVALID_REQUEST, "only settings of topics can be changed")
+        check_topic(request, asked.resource_name)
         changes = [(one.name, _change_of(one), one.value) for one in asked.configs]
         await self._catalogue.alter(asked.resource_name, changes, anew=anew, validate_only=validate_only)
+        if not validate_only:
+            request.gate.done("alter_topic", topic=asked.resource_name)
 
 
 def _change_of(asked: Any) -> Change:

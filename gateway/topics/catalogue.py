@@ -76,10 +76,12 @@ class Catalogue:
         before_deletion: Callable[[Topic], Awaitable[None]],
         on_gone: Callable[[Topic], object],
         times: CatalogueTimes | None = None,
+        password: bytes = b"",
     ) -> None:
         """``name`` shows people which gateway changes topics. Topics have these quorums and this number of partitions
         unless a request says otherwise. ``before_deletion`` gives up the lead of the partitions of a topic that this
-        gateway deletes, with their documents; ``on_gone`` begins to give up those of one that another one deletes."""
+        gateway deletes, with their documents; ``on_gone`` begins to give up those of one that another one deletes.
+        ``password``: with one, new topics are private."""
         self._client = client
         self._store = store
         self._rng = rng
@@ -88,6 +90,8 @@ class Catalogue:
         self.write_quorum = write_quorum
         self.ack_quorum = ack_quorum
         self._partitions = partitions
+        self.password = password
+        """Of the logs of private topics."""
         self._before_deletion = before_deletion
         self._on_gone = on_gone
         self._topics: dict[str, Topic] = {}
@@ -273,7 +277,10 @@ class Catalogue:
             raise RefusedError(Code.INVALID_REQUEST, f"there are {TOPICS_MAX} topics, which is the limit")
         self._check_all_partitions(partitions)
         topic_id = f"{self._rng.getrandbits(128):032x}"
-        return Topic(name, topic_id, partitions, write_quorum, ack_quorum, settings_from(settings), TopicState.MAKING)
+        return Topic(
+            name, topic_id, partitions, write_quorum, ack_quorum, settings_from(settings), TopicState.MAKING,
+            is_private=bool(self.password),
+        )  # fmt: skip
 
     def _check_all_partitions(self, more: int) -> None:
         if more + sum(topic.partitions for topic in self._topics.values()) > ALL_PARTITIONS_MAX:
@@ -416,7 +423,12 @@ class Catalogue:
         for partition in partitions:
             try:
                 log = await self._client.create_log(
-                    topic.log_name(partition), topic.write_quorum, topic.write_quorum, topic.ack_quorum
+                    topic.log_name(partition),
+                    topic.write_quorum,
+                    topic.write_quorum,
+                    topic.ack_quorum,
+                    password=topic.password_of_logs(self.password),
+                    private=topic.is_private,
                 )
                 await log.close()
             except LogExistsError:

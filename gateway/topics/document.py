@@ -66,6 +66,8 @@ class Topic:
     ack_quorum: int
     settings: TopicSettings = DEFAULT
     state: TopicState = TopicState.ACTIVE
+    is_private: bool = False
+    """Whether its logs are private, with the password of the gateways."""
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
     """Fields of a newer version, kept as they are."""
 
@@ -73,6 +75,10 @@ class Topic:
     def is_internal(self) -> bool:
         """Whether it is the gateway's own: clients see that it is there, and cannot use it."""
         return self.name.startswith(OWN_PREFIX)
+
+    def password_of_logs(self, password: bytes) -> bytes:
+        """The password of its logs, if this is that of the gateways."""
+        return password if self.is_private else b""
 
     def log_name(self, partition: int) -> str:
         """The log of a partition."""
@@ -94,6 +100,7 @@ class Topic:
             "ack_quorum": self.ack_quorum,
             "bytes_max": self.settings.bytes_max,
             "state": self.state.value,
+            **({"private": True} if self.is_private else {}),
         }
         retention = self.settings.retention
         if retention != KEEP_ALL:
@@ -127,6 +134,7 @@ def decode_topic(value: bytes, name: str) -> Topic:
                 reader.get("bytes_max", int), _retention_of(reader.added_later("retention", list, _KEEPS_ALL))
             ),
             state=TopicState(reader.get("state", str)),
+            is_private=reader.added_later("private", bool, False),
             unknown=reader.unknown_fields(),
         )
     except ValueError as error:

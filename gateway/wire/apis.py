@@ -12,6 +12,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
+from octavo.gateway.access.gate import OPEN_GATE, Gate
 from octavo.gateway.codes import Code
 from octavo.gateway.wire import fetch, produce
 from octavo.gateway.wire.entities import encode_answer
@@ -39,6 +40,7 @@ class Api(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -46,6 +48,7 @@ class Api(IntEnum):
     INIT_PRODUCER_ID = 22
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -73,6 +76,7 @@ VERSIONS: Final[dict[Api, Versions]] = {
     Api.SYNC_GROUP: Versions(0, 3),
     Api.DESCRIBE_GROUPS: Versions(0, 4),
     Api.LIST_GROUPS: Versions(0, 2),
+    Api.SASL_HANDSHAKE: Versions(0, 1),
     Api.API_VERSIONS: Versions(0, 3),
     Api.CREATE_TOPICS: Versions(2, 4),
     Api.DELETE_TOPICS: Versions(1, 3),
@@ -80,6 +84,7 @@ VERSIONS: Final[dict[Api, Versions]] = {
     Api.INIT_PRODUCER_ID: Versions(0, 1),
     Api.DESCRIBE_CONFIGS: Versions(1, 3),
     Api.ALTER_CONFIGS: Versions(0, 1),
+    Api.SASL_AUTHENTICATE: Versions(0, 1),
     Api.CREATE_PARTITIONS: Versions(0, 1),
     Api.DELETE_GROUPS: Versions(0, 1),
     Api.INCREMENTAL_ALTER_CONFIGS: Versions(0, 0),
@@ -108,6 +113,8 @@ class Request:
     """Where the client is."""
     outcome: Outcome = field(default_factory=Outcome, compare=False)
     """Filled in while the request is answered."""
+    gate: Gate = OPEN_GATE
+    """Who the client is, and what it may ask."""
 
 
 class UnknownVersionError(Exception):
@@ -166,6 +173,9 @@ def frame_size(prefix: bytes) -> int:
     size: int = _NUMBER.unpack(prefix)[0]
     return size
 
+
+BEFORE_AUTHENTICATION: Final = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+"""The requests of a client that is not authenticated, where that is required (rule K14)."""
 
 FRAME_PREFIX_BYTES: Final = _NUMBER.size
 

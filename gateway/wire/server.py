@@ -1,13 +1,34 @@
-"""The port of a gateway: accepts connections, and serves each in a task of its own."""
+"""The port of a gateway: accepts connections, and serves each in a task of its own.
+
+With TLS, connections come from :class:`~octavo.security.tls_port.Arrivals`, which bounds handshakes and connections
+that are not ready. A client whose principal is not known gives way to a new connection where there is no place left.
+"""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import Final, NamedTuple
 
 import structlog
 from octavo.gateway.wire.budget import ByteBudget
 from octavo.gateway.wire.connection import BUFFER_BYTES, Connection, ConnectionLimits, RequestHandler
+from octavo.security.contexts import ServerContext
+from octavo.security.tls_port import ArrivalLimits, Arrivals
 
 log = structlog.get_logger("octavo.gateway")
+
+
+CONNECTIONS_MAX: Final = 2000
+
+
+class TlsListener(NamedTuple):
+    """How a port speaks TLS."""
+
+    context: Callable[[], ServerContext]
+    """That of the handshakes that begin now."""
+    plain_too: bool
+    """Whether clients may do without."""
+    limits: ArrivalLimits
 
 
 class GatewayServer:
@@ -19,9 +40,12 @@ class GatewayServer:
         budget: ByteBudget,
         limits: ConnectionLimits | None = None,
         *,
-        connections_max: int = 2000,
+        connections_max: int = CONNECTIONS_MAX,
+        tls: TlsListener | None = None,
     ) -> None:
-        """``connections_max``: further ones are closed at once."""
+        """``connections_max``: further ones are closed at once. ``tls`` None: the port does not speak TLS."""
+        self._tls = tls
+        self._arrivals: Arrivals | None = None
         self._handler = handler
         self._budget = budget
         self._limits = limits or ConnectionLimits()
@@ -48,12 +72,20 @@ class GatewayServer:
             reader = asyncio.StreamReader(limit=BUFFER_BYTES, loop=loop)
             return asyncio.StreamReaderProtocol(reader, partial(self._connected), loop=loop)
 
-        self._server = await loop.create_server(protocol, host, port)
+        accept: Callable[[], asyncio.Protocol] = protocol
+        if self._tls is not None:
+            tls = self._tls
+            # A client of Kafka's protocol that does not speak TLS understands nothing that could be said to it.
+            self._arrivals = Arrivals(
+                tls.context, plain_too=tls.plain_too, limits=tls.limits, serve=protocol, refusal=lambda _error: b""
+            )
+            accept = self._arrivals.connection
+        self._server = await loop.create_server(accept, host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) >= self._connections_max:
+        if len(self._serving) >= self._connections_max and not self._handler.access.give_way():
             self.refused += 1
             writer.transport.abort()
             return
@@ -71,6 +103,8 @@ class GatewayServer:
         """Close the port and all connections. Requests that are being served are abandoned."""
         if self._server is not None:
             self._server.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
         for task in list(self._serving):
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)

@@ -1,8 +1,11 @@
 """The principals of a cluster: who may connect to its bookies, and in which roles. One document, changed by
 compare-and-set. Pure.
 
-A principal is identified by a certificate with the URI ``octavo:NAME``, by a key, or by either. Of a key only two
-hashes are stored. Bookies need no principal: their certificates name them.
+A principal is identified by a certificate with the URI ``octavo:NAME``, by a key, or by either. Of a key only hashes
+are stored. Bookies need no principal: their certificates name them.
+
+A principal without a role can do nothing at bookies. Bookies of earlier releases know no such principal, so those are
+in a list of their own, which they keep as it is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +16,9 @@ from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, enco
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.security.names import is_principal_name
 from octavo.security.roles import Role
+from octavo.security.salted_keys import SaltedVerifier
 from octavo.security.scram import Verifier
+from octavo.security.topic_rights import GRANTS_MAX, Grant, TopicRight, checked_pattern
 
 DOCUMENT = "security/principals"
 """The name of the document."""
@@ -26,12 +31,18 @@ PRINCIPALS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """One principal. Raises :class:`InvalidArgumentError` for a name that cannot be one, and for no role."""
+    """One principal. Raises :class:`InvalidArgumentError` for a name that cannot be one, and for one that may do
+    nothing."""
 
     name: str
     roles: frozenset[Role]
     verifier: Verifier | None = None
     """Of its key; None: it has none, and is known by its certificate only."""
+    salted: SaltedVerifier | None = None
+    """Of the same key, for clients of Kafka's protocol; None: it has none, or one from before gateways had access
+    control."""
+    grants: frozenset[Grant] = frozenset()
+    """Its rights at gateways."""
     disabled: bool = False
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
 
@@ -40,8 +51,20 @@ class Principal:
             raise InvalidArgumentError(
                 f"{self.name!r} is not a name of a principal: 1 to 64 letters, digits and ._@-, not `bookie`"
             )
-        if not self.roles:
-            raise InvalidArgumentError(f"principal {self.name} needs a role: one of {', '.join(Role)}")
+        if not self.roles and not self.grants:
+            raise InvalidArgumentError(
+                f"principal {self.name} needs a role, one of {', '.join(Role)}, or a right at gateways"
+            )
+        if len(self.grants) > GRANTS_MAX:
+            raise InvalidArgumentError(f"principal {self.name} has at most {GRANTS_MAX} rights at gateways")
+
+    def grant_texts(self) -> tuple[str, ...]:
+        """The rights at gateways, as people read them: ``read orders.*``."""
+        order = list(TopicRight)
+        return tuple(
+            f"{one.right.value} {one.pattern}"
+            for one in sorted(self.grants, key=lambda one: (order.index(one.right), one.pattern))
+        )
 
     def role_names(self) -> tuple[str, ...]:
         """The roles in the order of :class:`Role`."""
@@ -54,6 +77,9 @@ class Principals:
 
     by_name: Mapping[str, Principal] = field(default_factory=dict)
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
+    decoy_seed: bytes | None = None
+    """Of the salts that gateways tell for names that do not exist, the same at all of them; None: no key has a salt
+    yet."""
 
     def with_principal(self, principal: Principal) -> "Principals":
         """The same with this principal added or replaced. Raises :class:`InvalidArgumentError` for too many."""
@@ -89,8 +115,14 @@ def roles_from_text(texts: Iterable[str]) -> frozenset[Role]:
 
 def encode_principals(principals: Principals) -> bytes:
     """The stored form (:mod:`octavo.metadata.encoding`)."""
+    without_roles = [_encode(one) for one in principals.by_name.values() if not one.roles]
     return encode_object(
-        {**principals.unknown_fields, "principals": [_encode(one) for one in principals.by_name.values()]},
+        {
+            **principals.unknown_fields,
+            **_optional("decoy_seed", principals.decoy_seed),
+            "principals": [_encode(one) for one in principals.by_name.values() if one.roles],
+            **({"without_roles": without_roles} if without_roles else {}),
+        },
         format_number=FORMAT,
     )
 
@@ -99,12 +131,21 @@ def decode_principals(value: bytes) -> Principals:
     """The principals in the document. Raises :class:`MetadataError`: a bookie then keeps what it knew."""
     reader = FieldReader(decode_object(value, what="the principals", format_max=FORMAT), "the principals")
     by_name: dict[str, Principal] = {}
-    for fields in reader.get("principals", list):
+    for fields in [*reader.added_later("without_roles", list, []), *reader.get("principals", list)]:
         if not isinstance(fields, dict):
             raise reader.damaged("a principal is not an object")
         one = _decode(FieldReader(fields, "the principals"))
         by_name[one.name] = one
-    return Principals(by_name, reader.unknown_fields() or NO_FIELDS)
+    seed = reader.added_later("decoy_seed", str, None)
+    return Principals(
+        dict(sorted(by_name.items())),
+        reader.unknown_fields() or NO_FIELDS,
+        None if seed is None else reader.decode_bytes(seed, "decoy_seed"),
+    )
+
+
+def _optional(name: str, value: bytes | None) -> dict[str, str]:
+    return {} if value is None else {name: encode_bytes(value)}
 
 
 def _encode(principal: Principal) -> dict[str, Any]:
@@ -116,11 +157,36 @@ def _encode(principal: Principal) -> dict[str, Any]:
         "disabled": principal.disabled,
         "stored_key": None if verifier is None else encode_bytes(verifier.stored_key),
         "server_key": None if verifier is None else encode_bytes(verifier.server_key),
+        **({} if principal.salted is None else {"salted": _encode_salted(principal.salted)}),
+        **({"grants": [text.split(" ", 1) for text in principal.grant_texts()]} if principal.grants else {}),
     }
+
+
+def _encode_salted(salted: SaltedVerifier) -> dict[str, Any]:
+    return {
+        "salt": encode_bytes(salted.salt),
+        "rounds": salted.rounds,
+        "stored_key": encode_bytes(salted.stored_key),
+        "server_key": encode_bytes(salted.server_key),
+    }
+
+
+def _decode_salted(reader: FieldReader) -> SaltedVerifier:
+    salt, stored_key, server_key = (
+        reader.decode_bytes(reader.get(name, str), name) for name in ("salt", "stored_key", "server_key")
+    )
+    return SaltedVerifier(salt, reader.get("rounds", int), stored_key, server_key)
+
+
+def _decode_grant(fields: Any) -> Grant:
+    """Raises :class:`ValueError` for what is no grant."""
+    right, pattern = fields
+    return Grant(TopicRight(right), checked_pattern(pattern))
 
 
 def _decode(reader: FieldReader) -> Principal:
     stored, server = (reader.optional(name, str) for name in ("stored_key", "server_key"))
+    salted = reader.added_later("salted", dict, None)
     try:
         return Principal(
             name=reader.get("name", str),
@@ -128,8 +194,12 @@ def _decode(reader: FieldReader) -> Principal:
             verifier=None
             if stored is None or server is None
             else Verifier(reader.decode_bytes(stored, "stored_key"), reader.decode_bytes(server, "server_key")),
+            salted=None if salted is None else _decode_salted(FieldReader(salted, "the principals")),
+            grants=frozenset(map(_decode_grant, reader.added_later("grants", list, []))),
             disabled=reader.get("disabled", bool),
             unknown_fields=reader.unknown_fields() or NO_FIELDS,
         )
     except InvalidArgumentError as error:
         raise reader.damaged(error) from error
+    except (ValueError, TypeError) as error:
+        raise reader.damaged(str(error)) from error

@@ -15,11 +15,11 @@ from octavo.bookie.admin.authorization import visitor_of
 from octavo.bookie.admin.http_messages import HttpError, HttpRequest
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
-from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.cluster.principals import DOCUMENT, Principal, encode_principals
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import EntryId
+from octavo.security.audit import Audit, AuditFile
 from octavo.security.contexts import client_context
 from octavo.security.roles import Role
 from octavo.security.scram import Key

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from octavo.bookie.admin.http_messages import HttpError, HttpRequest
-from octavo.bookie.server.audit import Audit, AuditFile
 from octavo.metadata import open_metadata_store
 from octavo.protocol.errors import OctavoError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Authenticate, LacAnswer, ReadFlag, ReadLac
+from octavo.security.audit import Audit, AuditFile
 from octavo.security.roles import Role
 from octavo.security.scram import MECHANISM
 from support.admin import ask, attended_bookie

@@ -7,13 +7,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
-from octavo.bookie.server.clients import Clients, TokenBucket
+from octavo.bookie.server.clients import Clients
 from octavo.bookie.server.limits import ClientLimits
 from octavo.protocol.errors import BookieOverloadedError, InvalidArgumentError, ProtocolError
 from octavo.protocol.frames import LENGTH
 from octavo.protocol.limits import FRAME_BYTES_MAX
 from octavo.protocol.messages import Added, Info, InfoAnswer, LacAnswer, Ping, Pong, ReadFlag, ReadLac, decode_hello
 from octavo.security.roles import Role
+from octavo.security.token_bucket import TokenBucket
 from support.clusters.principals import DOCUMENTS, GUARDED, raw
 from support.clusters.tls_bookies import Cluster, cluster_of
 from support.raw_client import RawClient, add, key_of, seal

@@ -18,13 +18,13 @@ from octavo.bookie.disk.descriptors import (
     connections_within,
 )
 from octavo.bookie.logs import REPEATS_BURST, RepeatedLines
-from octavo.bookie.server.audit import EQUAL_REFUSALS_SECONDS, STRANGERS_LINES_BURST, Audit, AuditFile
 from octavo.bookie.server.clients import FRAMES_PER_TURN_MAX
 from octavo.bookie.server.connection import Connection
-from octavo.bookie.server.strangers import Strangers
 from octavo.protocol.frames import frame_of
 from octavo.protocol.messages import Ping, Pong
+from octavo.security.audit import EQUAL_REFUSALS_SECONDS, STRANGERS_LINES_BURST, Audit, AuditFile
 from octavo.security.roles import Role
+from octavo.security.strangers import Strangers
 from simulation.engine.loop import SimulationLoop
 from support.clusters.principals import DOCUMENTS, GUARDED, raw
 from support.clusters.tls_bookies import cluster_of

@@ -18,8 +18,8 @@ from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
 from octavo.bookie.disk.filesystem import RealFileSystem
 from octavo.bookie.log_level import LogLevel
-from octavo.bookie.server.audit import Audit
 from octavo.metadata import MetadataStore
+from octavo.security.audit import Audit
 from support.waiting import WAIT_SECONDS
 
 

@@ -400,7 +400,8 @@ ROOMS = {
     ),
     "gateway.codes": frozenset[str](),
     "gateway.records": frozenset({"gateway.codes"}),
-    "gateway.wire": frozenset({"gateway.codes"}),
+    "gateway.access": frozenset({"gateway.codes"}),
+    "gateway.wire": frozenset({"gateway.access", "gateway.codes"}),
     "gateway.topics": frozenset({"gateway.codes"}),
     "gateway.groups": frozenset({"gateway.codes"}),
     "gateway.leading": frozenset(
@@ -431,6 +432,7 @@ ROOMS = {
     ),
     "gateway": frozenset(
         {
+            "gateway.access",
             "gateway.coordinating",
             "gateway.groups",
             "gateway.leading",

@@ -5,13 +5,15 @@ import contextlib
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
+from octavo.gateway.access.access import GatewayAccess
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.budget import ByteBudget
 from octavo.gateway.wire.connection import BUFFER_BYTES, ConnectionLimits, Pieces, RequestHandler
 from octavo.gateway.wire.server import GatewayServer
-from support.kafka.client import METADATA, frame
+from support.kafka.client import API_VERSIONS, METADATA, frame
 from support.waiting import WAIT_SECONDS, eventually
 
 LIMITS = ConnectionLimits(frame_bytes_max=1 << 20)
@@ -29,10 +31,12 @@ async def server(
     *,
     budget: ByteBudget | None = None,
     connections_max: int = 10,
+    access: GatewayAccess | None = None,
 ) -> AsyncIterator[tuple[GatewayServer, int]]:
     listening = GatewayServer(
-        RequestHandler(answer), budget or ByteBudget(1 << 24), limits, connections_max=connections_max
-    )
+        RequestHandler(answer, access or GatewayAccess()), budget or ByteBudget(1 << 24), limits,
+        connections_max=connections_max,
+    )  # fmt: skip
     port = await listening.start("127.0.0.1", 0)
     try:
         yield listening, port
@@ -222,3 +226,49 @@ async def test_a_request_for_bytes_that_is_cancelled_takes_none() -> None:
     waiting[1].cancel()  # admitted, and cancelled before it goes on
     await asyncio.gather(waiting[1], return_exceptions=True)
     assert budget.held == 0
+
+
+# --- clients that are not authenticated, where that is required (rule K14) ------------------------------------------
+
+
+def guarded(**settings: Any) -> GatewayAccess:
+    return GatewayAccess(required=True, **settings)
+
+
+async def test_a_client_that_is_not_authenticated_asks_for_versions_and_nothing_else() -> None:
+    async with server(access=guarded()) as (_, port):
+        reader, writer = await connect(port)
+        writer.write(frame(API_VERSIONS, 0, 1, b""))
+        assert await reader.readexactly(8) == b"\0\0\0\4\0\0\0\1"
+        writer.write(frame(METADATA, 1, 2, b"one"))
+        assert await is_closed(reader)
+
+
+async def test_a_large_frame_of_a_client_that_is_not_authenticated_is_not_read() -> None:
+    limits = LIMITS._replace(stranger_frame_bytes_max=100)
+    async with server(limits=limits, access=guarded()) as (_, port):
+        reader, writer = await connect(port)
+        writer.write(struct.pack(">i", 101))
+        assert await is_closed(reader)
+    async with server(limits=limits) as (_, port):
+        reader, writer = await connect(port)
+        assert await ask(reader, writer, b"x" * 101) == b"x" * 101
+        writer.close()
+
+
+async def test_connections_that_are_not_authenticated_leave_places_to_others() -> None:
+    access = guarded(connections_max=8)
+    async with server(connections_max=8, access=access) as (listening, port):
+        first = [await connect(port) for _ in range(2)]
+        await eventually(lambda: access.strangers == 2)
+        await connect(port)
+        assert await is_closed(first[0][0]), "the oldest makes way"
+        await eventually(lambda: listening.connections == 2)
+    assert access.strangers == 0
+
+
+async def test_a_client_that_says_nothing_loses_its_connection() -> None:
+    async with server(access=guarded(authentication_seconds=0.01)) as (listening, port):
+        reader, _ = await connect(port)
+        assert await is_closed(reader)
+        await eventually(lambda: listening.connections == 0)

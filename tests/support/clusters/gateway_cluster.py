@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from octavo.gateway.access.access import GatewayAccess
 from octavo.gateway.gateway import Gateway, GatewaySettings
+from octavo.gateway.wire.server import TlsListener
 from octavo.metadata import MetadataStore
 from support.clusters.log_cluster import LogCluster, open_log_cluster
 from support.metadata.metadata_clusters import LEASE_SECONDS, MemoryCluster
@@ -37,13 +39,20 @@ class GatewayCluster:
         """A gateway with a client of its own, as another process would have."""
         return await self.gateway_on(await self.logs.metadata.open(), **settings)
 
-    async def gateway_on(self, store: MetadataStore, **settings: Any) -> Gateway:
+    async def gateway_on(
+        self,
+        store: MetadataStore,
+        *,
+        access: GatewayAccess | None = None,
+        tls: TlsListener | None = None,
+        **settings: Any,
+    ) -> Gateway:
         """A gateway that uses this handle."""
         client = await self.logs.client_of(store, **self.client_options)
         chosen, number = GatewaySettings(**{"port": 0, **settings}), len(self._stores)
         gateway = await Gateway.start(
             client, store, chosen, name=f"gateway {number}", clock_ms=self.clock_ms, rng=random.Random(number),
-            steady_ms=self.steady_ms,
+            steady_ms=self.steady_ms, access=access, tls=tls,
         )  # fmt: skip
         self._stores[gateway] = store
         self.stack.push_async_callback(gateway.close)

@@ -9,10 +9,10 @@ from typing import Any
 
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.config import load_config
-from octavo.bookie.server.audit import Audit
 from octavo.client.client import Client
 from octavo.client.options import ClientOptions
 from octavo.metadata import MetadataStore, open_metadata_store
+from octavo.security.audit import Audit
 from octavo.security.contexts import ServerFiles
 from support.disks.faulty_filesystem import MemoryFileSystem
 from support.metadata.memory_stores import memory_uri

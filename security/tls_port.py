@@ -4,8 +4,8 @@ A TLS record begins with 0x16, a frame with 0 (its length is below 2**24). So on
 changes from plain to TLS by rolling restarts: ``off``, ``optional``, ``required``. A connection that has told its kind
 is handed to its protocol, and nothing of this module stays between a plain connection and the event loop.
 
-A handshake costs the bookie about a millisecond, and memory until it is complete. So handshakes begin at a limited
-rate, and only a limited number is incomplete at a time. A connection over these limits waits: the bookie does not read
+A handshake costs the server about a millisecond, and memory until it is complete. So handshakes begin at a limited
+rate, and only a limited number is incomplete at a time. A connection over these limits waits: the server does not read
 its socket. An incomplete handshake that has taken half a second gives way to one that waits. Each connection must be
 ready within ``handshake_seconds`` in any case. The handshakes of different addresses begin in turn, and no address may
 have more than ``connections_per_address_max`` connections that are not ready: one that opens very many delays itself.
@@ -15,19 +15,19 @@ All that are not ready have a share of the places, and the oldest makes way when
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 import structlog
-from octavo.bookie.server.limits import ArrivalLimits
-from octavo.bookie.server.strangers import STRANGERS_SHARE
 from octavo.protocol.errors import BookieOverloadedError, OctavoError, UnauthorizedError
 from octavo.protocol.frames import frame_of
 from octavo.protocol.messages import CONNECTION_REQUEST_ID, Op, encode_error
 from octavo.security.contexts import ServerContext
+from octavo.security.strangers import STRANGERS_SHARE
 from octavo.security.tls_session import RECORD_FIRST_BYTE, TlsSession
 from octavo.security.tls_transport import TlsProtocol
 
-log = structlog.get_logger("octavo.bookie")
+log = structlog.get_logger("octavo.security")
 
 HANDSHAKE_OUTCOMES = ("ok", "refused", "failed", "timeout")
 """How a handshake can end: refused is for the certificate of one side."""
@@ -37,6 +37,19 @@ STALLED_SECONDS = 0.5
 
 _BURST_SECONDS = 0.25
 """Handshakes of this time may begin at once: the connections of one client come together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalLimits:
+    """Bounds over connections that are not ready: it is not known yet whether they speak TLS, or their TLS handshake is
+    incomplete."""
+
+    connections_max: int = 4096
+    connections_per_address_max: int = 256
+    """0: no limit."""
+    handshakes_max: int = 64
+    handshakes_per_second: float = 100.0
+    handshake_seconds: float = 10.0
 
 
 def refusal_frame(error: OctavoError) -> bytes:
@@ -253,7 +266,7 @@ class _Arrival(asyncio.Protocol):
         self.transport.abort()
 
     def abort(self) -> None:
-        """The bookie stops."""
+        """The server stops."""
         self._leave(None)
         self.transport.abort()
 

@@ -1,7 +1,7 @@
-"""Connections of which the bookie does not know the principal yet, where it serves principals only (rule B12).
+"""Connections of which the server does not know the principal yet, where it serves principals only (rule B12).
 
 They have a share of the places, and give way, the oldest first: to each other when the share is used up, and to any new
-connection when the bookie has no place left. So connections that only wait keep no principal out. Each must
+connection when the server has no place left. So connections that only wait keep no principal out. Each must
 authenticate within the time that it has for its hello.
 """
 
@@ -20,7 +20,7 @@ class Stranger(Protocol):
 
 
 class Strangers:
-    """The strangers of a bookie with this number of places for connections. Pure."""
+    """The strangers of a server with this number of places for connections. Pure."""
 
     def __init__(self, connections_max: int) -> None:
         self._places = max(connections_max // STRANGERS_SHARE, 1)

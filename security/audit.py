@@ -1,4 +1,4 @@
-"""The audit log: who did what on this bookie, one JSON object in a line, in a file of its own.
+"""The audit log: who did what on this bookie or gateway, one JSON object in a line, in a file of its own.
 
 An event is noted on the event loop and written by a thread: a disk that hangs delays no request. What cannot be written
 is counted, and a line says how much is missing once lines can be written again. Equal refusals are one line in ten
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from octavo.bookie.server.clients import TokenBucket
+from octavo.security.token_bucket import TokenBucket
 
-log = structlog.get_logger("octavo.bookie")
+log = structlog.get_logger("octavo.security")
 
 EQUAL_REFUSALS_SECONDS: Final = 10.0
 """Refusals that differ in nothing are one line in this time."""
@@ -62,7 +62,9 @@ class Audit:
     def __init__(self, file: AuditFile | None = None, *, wall_clock: Callable[[], float] | None = None) -> None:
         """:meth:`start` before events are written."""
         self.bookie_id = ""
-        """Stands in each line, once it is known."""
+        """Of a bookie; stands in each line, once it is known."""
+        self.gateway = ""
+        """The address of a gateway; stands in each line, once it is known."""
         self._writer = _Writer(file) if file is not None else None
         self._wall_clock = wall_clock
         self._refusals: dict[tuple[Any, ...], int] = {}
@@ -161,6 +163,7 @@ class Audit:
             "time": now.isoformat(timespec="milliseconds"),
             "event": event,
             "bookie": self.bookie_id or None,
+            "gateway": self.gateway or None,
             **facts,
         }
         known = {name: value for name, value in fields.items() if value is not None}

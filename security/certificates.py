@@ -1,4 +1,4 @@
-"""The bookie's certificate: read at the start, and again when its files change. Existing connections stay open.
+"""The certificate of a server: read at the start, and again when its files change. Existing connections stay open.
 
 A new context is made and tried before it is used. If the files cannot be used, everything stays as it is.
 """
@@ -10,7 +10,7 @@ import structlog
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.security.contexts import ServerContext, ServerFiles, server_context
 
-log = structlog.get_logger("octavo.bookie")
+log = structlog.get_logger("octavo.security")
 
 
 class CertificateKeeper:
