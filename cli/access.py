@@ -131,9 +131,10 @@ async def allow(
     delete: DeleteOption = None,
     group: GroupOption = None,
 ) -> None:
-    """Give a principal rights to topics and consumer groups, at gateways.
+    """Give a principal rights to topics and consumer groups.
 
-    A principal that does not exist is made, without a role. Rights that it has stay. A pattern is a name, or the
+    Gateways ask for these rights, and bookies for roles. A principal that does not exist is made, without a role.
+    Rights that it has stay. A pattern is a name, or the
     beginning of names with * behind it: 'orders.*'; '*' stands for all names.
     """
     from dataclasses import replace  # noqa: PLC0415

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from octavo.cli.session import Session, command, read_password
+from octavo.cli.session import Session, command, number, read_password
 from octavo.protocol.errors import InvalidArgumentError
 
 _UNSPECIFIED_HOSTS: Final = frozenset({"0.0.0.0", "::", "0:0:0:0:0:0:0:0"})
@@ -85,7 +85,15 @@ async def gateway(
     ] = None,
     listen_tls_minimum: Annotated[str, _option("tls-minimum", "1.2|1.3", "Lowest version of TLS.")] = "1.3",
     listen_tls_reload_seconds: Annotated[
-        float, _option("tls-reload-seconds", "SECONDS", "Time between two looks at the files of TLS.")
+        float,
+        typer.Option(
+            "--listen-tls-reload-seconds",
+            envvar="OCTAVO_GATEWAY_TLS_RELOAD_SECONDS",
+            metavar="SECONDS",
+            min=0.01,
+            callback=number,
+            help="Time between two looks at the files of TLS.",
+        ),
     ] = 60.0,
     auth: Annotated[
         str,

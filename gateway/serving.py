@@ -71,7 +71,7 @@ async def serving(
 
 @dataclass(frozen=True, slots=True)
 class _Guarded:
-    """What decides who is served."""
+    """The parts that decide which clients are served."""
 
     access: GatewayAccess
     listener: TlsListener | None

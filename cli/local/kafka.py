@@ -55,7 +55,7 @@ async def keep_gateway(uri: str, port: int, bookies: int, on_ready: Callable[[st
 
 
 def security_of(environment: Mapping[str, str]) -> "SecuritySettings":
-    """Who may use the gateway, as the environment says it."""
+    """The settings of the gateway that say who may use it, as the environment has them."""
     from octavo.gateway.security_settings import SecuritySettings  # noqa: PLC0415
 
     def said(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What the gates of a gateway share: the principals, as known last, and the clients that are not known yet (rule K14).
+"""Access to a gateway: the principals, as known last, and the clients that are not known yet (rule K14).
 
 A connection that is not authenticated has a share of the places, makes way when that is used up, and ends when its time
 is over. When a principal is changed, disabled or removed, its connections end: what was handed over is added all the
@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from octavo.gateway.access.gate import Gate, Peer
 from octavo.gateway.access.sasl import Known
@@ -27,6 +27,9 @@ DENIAL_REASONS: Final = ("certificate", "key", "right")
 
 AUTHENTICATION_SECONDS: Final = 10.0
 """A client that is not authenticated by then loses its connection."""
+
+
+_NONCE_BYTES: Final = 24
 
 
 class GatewayAccess:
@@ -95,7 +98,7 @@ class GatewayAccess:
         return found
 
     def known(self, name: str) -> Known:
-        """What is known of a name, whether it exists or not."""
+        """The verifiers of a name, whether it exists or not."""
         principal = self.principals.by_name.get(name)
         seed = self.principals.decoy_seed or self._decoy_seed
         verifier = None if principal is None else principal.verifier
@@ -116,9 +119,18 @@ class GatewayAccess:
         self._no_stranger(gate)
         self._gates.pop(gate, None)
 
-    def denied(self, reason: str) -> None:
-        """A client was refused."""
+    def nonce(self) -> str:
+        """Characters that no client can guess."""
+        return secrets.token_urlsafe(_NONCE_BYTES)
+
+    def noted(self, event: str, **facts: Any) -> None:
+        """Something was done: a line of the audit log."""
+        self.audit.note(event, **facts)
+
+    def refused(self, event: str, reason: str, **facts: Any) -> None:
+        """Something was refused, for one of :data:`DENIAL_REASONS`: a line of the audit log."""
         self.refusals[reason] += 1
+        self.audit.refused(event, reason, **facts)
 
     def _no_stranger(self, gate: Gate) -> None:
         self._strangers.leave(gate)

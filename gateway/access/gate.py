@@ -1,15 +1,11 @@
-"""The gate of one connection: who the client is, and what it may ask (rule K14)."""
+"""The gate of one connection: who the client is, and what it may ask (rule K14). Pure."""
 
-import secrets
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from octavo.gateway.access.sasl import Known, SaslExchange
 from octavo.gateway.codes import Code, RefusedError
-from octavo.security.audit import Audit
 from octavo.security.topic_rights import Grants, TopicRight
-
-NONCE_BYTES: Final = 24
 
 _NO_GRANTS: Final = Grants()
 
@@ -30,10 +26,7 @@ class Peer(NamedTuple):
 
 
 class Owner(Protocol):
-    """What the gates of a gateway share."""
-
-    @property
-    def audit(self) -> Audit: ...
+    """The part that the gates of a gateway share."""
 
     def known(self, name: str) -> Known:
         """As :meth:`Finder.known`."""
@@ -47,8 +40,14 @@ class Owner(Protocol):
     def left(self, gate: "Gate") -> None:
         """Its connection is lost."""
 
-    def denied(self, reason: str) -> None:
-        """A client was refused."""
+    def nonce(self) -> str:
+        """Characters that no client can guess."""
+
+    def noted(self, event: str, **facts: Any) -> None:
+        """Something was done: a line of the audit log."""
+
+    def refused(self, event: str, reason: str, **facts: Any) -> None:
+        """Something was refused, for one of the reasons that are counted: a line of the audit log."""
 
 
 class Gate:
@@ -79,9 +78,8 @@ class Gate:
                 self._enter(owner, name, grants, "certificate")
                 return
         if self.peer.names:
-            owner.denied("certificate")
             names = ", ".join(self.peer.names)[:200]
-            owner.audit.refused("authenticate", "certificate", peer=self.peer.address, certificate=names)
+            owner.refused("authenticate", "certificate", peer=self.peer.address, certificate=names)
 
     # --- authentication -----------------------------------------------------------------------------------------------
 
@@ -104,7 +102,7 @@ class Gate:
         if self.is_open:
             return Code.ILLEGAL_SASL_STATE, f"the connection is authenticated already, as {self.name}", b""
         try:
-            answer = sasl.received(message, secrets.token_urlsafe(NONCE_BYTES))
+            answer = sasl.received(message, owner.nonce())
             if sasl.name is not None:
                 grants = owner.grants_of(sasl.name)
                 assert grants is not None, "the principal was there in this step"
@@ -119,23 +117,19 @@ class Gate:
         assert owner is not None, "a gateway that asks no client refuses none"
         assert sasl is not None, "as above"
         self.is_over = True
-        owner.denied("key")
-        owner.audit.refused(
-            "authenticate", "key", peer=self.peer.address, name=sasl.asked_name or None, code=error.code.name
-        )
+        owner.refused("authenticate", "key", peer=self.peer.address, name=sasl.asked_name or None, code=error.code.name)
 
     def _enter(self, owner: Owner, name: str, grants: Grants, by: str) -> None:
         self.name = name
         self._grants = grants
         self.is_open = True
-        owner.audit.note("authenticate", principal=name, peer=self.peer.address, by=by)
+        owner.noted("authenticate", principal=name, peer=self.peer.address, by=by)
         owner.entered(self)
 
     def refuse_stranger(self, operation: str) -> None:
         """Note that a client has asked for something before it was authenticated."""
         assert self._owner is not None, "only a gateway that asks clients who they are has strangers"
-        self._owner.denied("right")
-        self._owner.audit.refused("request", "right", peer=self.peer.address, operation=operation)
+        self._owner.refused("request", "right", peer=self.peer.address, operation=operation)
 
     # --- rights -------------------------------------------------------------------------------------------------------
 
@@ -163,17 +157,14 @@ class Gate:
         owner = self._owner
         lacks = "the role admin" if right is None else f"the right to {right.value}"
         if owner is not None:
-            owner.denied("right")
             fact = {kind: name} if name else {}
-            owner.audit.refused(
-                "request", "right", principal=self.name, peer=self.peer.address, operation=operation, **fact
-            )
+            owner.refused("request", "right", principal=self.name, peer=self.peer.address, operation=operation, **fact)
         return RefusedError(code, f"{self.name} may not ask for {operation}: it lacks {lacks} {kind} {name}".rstrip())
 
     def done(self, operation: str, **facts: object) -> None:
         """Note in the audit log that the client has changed something."""
         if self._owner is not None:
-            self._owner.audit.note(operation, principal=self.name, peer=self.peer.address, **facts)
+            self._owner.noted(operation, principal=self.name, peer=self.peer.address, **facts)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

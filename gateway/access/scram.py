@@ -96,7 +96,7 @@ def write_last(signature: bytes) -> bytes:
 
 
 def signed_bytes(first: ClientFirst, server_first: bytes, last: ClientLast) -> bytes:
-    """What both sides sign."""
+    """The bytes that both sides sign."""
     return b",".join((first.bare.encode(), server_first, last.signed.encode()))
 
 

@@ -143,7 +143,7 @@ class FetchService:
 
 
 def _divided(request: Request, asked: FetchRequest) -> tuple[FetchRequest, list[FetchedPartition]]:
-    """What the consumer may read, and the answers for the rest, for which nothing waits."""
+    """The part that the consumer may read, and the answers for the rest, for which nothing waits."""
     allowed, refused = [], []
     for one in asked.partitions:
         try:

@@ -1,5 +1,4 @@
-"""Which right each request needs, of the topics and of the group that it names (rule K14). Pure: the table is
-all of it.
+"""The right that each request needs to the topics and to the group that it names (rule K14): one table.
 
 An answer that lists topics or groups lists those only to which the client has the right.
 """

@@ -158,7 +158,7 @@ def _encode(principal: Principal) -> dict[str, Any]:
         "stored_key": None if verifier is None else encode_bytes(verifier.stored_key),
         "server_key": None if verifier is None else encode_bytes(verifier.server_key),
         **({} if principal.salted is None else {"salted": _encode_salted(principal.salted)}),
-        **({"grants": [text.split(" ", 1) for text in principal.grant_texts()]} if principal.grants else {}),
+        **({"grants": list(principal.grant_texts())} if principal.grants else {}),
     }
 
 
@@ -178,9 +178,9 @@ def _decode_salted(reader: FieldReader) -> SaltedVerifier:
     return SaltedVerifier(salt, reader.get("rounds", int), stored_key, server_key)
 
 
-def _decode_grant(fields: Any) -> Grant:
-    """Raises :class:`ValueError` for what is no grant."""
-    right, pattern = fields
+def _decode_grant(text: Any) -> Grant:
+    """Raises :class:`ValueError` or :class:`InvalidArgumentError` for what is no grant."""
+    right, _, pattern = str(text).partition(" ")
     return Grant(TopicRight(right), checked_pattern(pattern))
 
 
@@ -201,5 +201,5 @@ def _decode(reader: FieldReader) -> Principal:
         )
     except InvalidArgumentError as error:
         raise reader.damaged(error) from error
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise reader.damaged(str(error)) from error

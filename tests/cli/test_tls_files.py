@@ -28,7 +28,7 @@ def contents(directory: Path) -> dict[str, bytes]:
         (("--client", "db1"), "is the certificate of a host of this name"),
         (("--client", "new", "--host", "new"), "new is the name of a host and of a client"),
         (("--client", "bookie"), "is not a name of a principal"),
-        ((), "give --host NAME or --client NAME"),
+        ((), "give --host NAME, --client NAME or --gateway NAME"),
     ],
 )
 def test_a_certificate_that_would_replace_other_files_is_refused(

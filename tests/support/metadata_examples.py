@@ -110,7 +110,9 @@ from octavo.repair.base.documents import (
 from octavo.repair.base.planning import Blocked, BlockedClass, Job, Why
 from octavo.repair.base.waits import Wait, Waits, decode_waits
 from octavo.security.roles import Role
+from octavo.security.salted_keys import SaltedVerifier
 from octavo.security.scram import Verifier
+from octavo.security.topic_rights import Grant, TopicRight
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,21 @@ PRINCIPALS: Final = Principals(
     }
 )
 
+_SALTED: Final = SaltedVerifier(bytes(16), 8192, VERIFIER, bytes(32))
+PRINCIPALS_OF_GATEWAYS: Final = Principals(
+    {
+        "gateway": Principal(
+            name="gateway", roles=frozenset({Role.APPEND}), verifier=Verifier(VERIFIER, bytes(32)), salted=_SALTED,
+            grants=frozenset({Grant(TopicRight.DESCRIBE, "*")}),
+        ),
+        "web": Principal(
+            name="web", roles=frozenset(), verifier=Verifier(VERIFIER, bytes(32)), salted=_SALTED,
+            grants=frozenset({Grant(TopicRight.READ, "orders.*"), Grant(TopicRight.GROUP, "web")}),
+        ),
+    },
+    decoy_seed=bytes(32),
+)  # fmt: skip
+
 HEAD: Final = Head(
     epoch=1,
     segments=(PAGE_TOKEN,),
@@ -390,6 +407,9 @@ EXAMPLES: Final[dict[str, Example]] = {
         lambda value: decode_anchor(value, LOG_ID),
     ),
     "topic": Example(TOPIC, Topic.encode, lambda value: decode_topic(value, "orders")),
+    "private-topic": Example(
+        replace(TOPIC, is_private=True), Topic.encode, lambda value: decode_topic(value, "orders")
+    ),
     "topic-changes": Example(TopicChanges(3, ("orders", "payments", "orders")), TopicChanges.encode, decode_changes),
     "producer-ids": Example(4000, encode_counter, decode_counter),
     "producers-snapshot": Example(SNAPSHOT, encode_snapshot, lambda value: decode_snapshot(value, LOG_ID)),
@@ -412,6 +432,7 @@ EXAMPLES: Final[dict[str, Example]] = {
     "release": Example(Release(0, 1), encode_release, decode_release),
     "garbage-hold": Example(GarbageHold("restored from a dump", CREATED_AT), encode_hold, decode_hold),
     "principals": Example(PRINCIPALS, encode_principals, decode_principals),
+    "principals-of-gateways": Example(PRINCIPALS_OF_GATEWAYS, encode_principals, decode_principals),
     "dataset-head": Example(HEAD, Head.encode, lambda value: decode_head(value, "example")),
     "log-write": Example(
         LogWrite("orders", "0b6c", 17, (PublishedLedger(9, 150, 15000),), may_repeat=True, starts_at=4000, floor=7),

@@ -1,6 +1,8 @@
 """The exchange of SASL, message by message (rule K14): the example of RFC 7677, the table, and any bytes."""
 
 import base64
+import hashlib
+import hmac
 
 import pytest
 from hypothesis import given
@@ -88,6 +90,23 @@ def test_wrong_keys_take_the_same_steps_and_get_the_same_text(name: str) -> None
     refused = refusal(made, client.last(asked))
     assert (refused.code, refused.text) == (Code.SASL_AUTHENTICATION_FAILED, WRONG_KEY)
     assert made.asked_name == name
+
+
+def test_the_nonce_of_the_client_may_stand_there_twice() -> None:
+    """As librdkafka of Debian sends it."""
+    made, client = exchange(), ScramClient("web", password_of(KEY))
+    asked = made.received(client.first(), "of-the-server")
+    doubled = asked.replace(b"r=", b"r=rOprNGfwEbeRWgbNEkqO", 1)
+    fields = dict(part.split("=", 1) for part in client.last(doubled).decode().split(","))
+    assert fields["r"] == "rOprNGfwEbeRWgbNEkqO" * 2 + "of-the-server"
+    # Its proof signs what the server has sent.
+    bare = f"n=web,r=rOprNGfwEbeRWgbNEkqO,{asked.decode()},c=biws,r={fields['r']}".encode()
+    salted = hashlib.pbkdf2_hmac("sha256", password_of(KEY).encode(), SALTED.salt, SALTED.rounds)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    mask = hmac.digest(SALTED.stored_key, bare, "sha256")
+    proof = base64.b64encode(bytes(one ^ other for one, other in zip(client_key, mask, strict=True)))
+    assert made.received(f"c=biws,r={fields['r']},p=".encode() + proof, "").startswith(b"v=")
+    assert made.name == "web"
 
 
 def test_a_recorded_exchange_is_worth_nothing() -> None:

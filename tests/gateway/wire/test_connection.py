@@ -235,9 +235,17 @@ def guarded(**settings: Any) -> GatewayAccess:
     return GatewayAccess(required=True, **settings)
 
 
+@asynccontextmanager
+async def stranger(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await connect(port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
 async def test_a_client_that_is_not_authenticated_asks_for_versions_and_nothing_else() -> None:
-    async with server(access=guarded()) as (_, port):
-        reader, writer = await connect(port)
+    async with server(access=guarded()) as (_, port), stranger(port) as (reader, writer):
         writer.write(frame(API_VERSIONS, 0, 1, b""))
         assert await reader.readexactly(8) == b"\0\0\0\4\0\0\0\1"
         writer.write(frame(METADATA, 1, 2, b"one"))
@@ -246,29 +254,26 @@ async def test_a_client_that_is_not_authenticated_asks_for_versions_and_nothing_
 
 async def test_a_large_frame_of_a_client_that_is_not_authenticated_is_not_read() -> None:
     limits = LIMITS._replace(stranger_frame_bytes_max=100)
-    async with server(limits=limits, access=guarded()) as (_, port):
-        reader, writer = await connect(port)
+    async with server(limits=limits, access=guarded()) as (_, port), stranger(port) as (reader, writer):
         writer.write(struct.pack(">i", 101))
         assert await is_closed(reader)
-    async with server(limits=limits) as (_, port):
-        reader, writer = await connect(port)
+    async with server(limits=limits) as (_, port), stranger(port) as (reader, writer):
         assert await ask(reader, writer, b"x" * 101) == b"x" * 101
-        writer.close()
 
 
 async def test_connections_that_are_not_authenticated_leave_places_to_others() -> None:
     access = guarded(connections_max=8)
     async with server(connections_max=8, access=access) as (listening, port):
-        first = [await connect(port) for _ in range(2)]
-        await eventually(lambda: access.strangers == 2)
-        await connect(port)
-        assert await is_closed(first[0][0]), "the oldest makes way"
-        await eventually(lambda: listening.connections == 2)
-    assert access.strangers == 0
+        async with stranger(port) as (first, _), stranger(port):
+            await eventually(lambda: access.strangers == 2)
+            async with stranger(port):
+                assert await is_closed(first), "the oldest makes way"
+                await eventually(lambda: listening.connections == 2)
+        await eventually(lambda: access.strangers == 0)
 
 
 async def test_a_client_that_says_nothing_loses_its_connection() -> None:
-    async with server(access=guarded(authentication_seconds=0.01)) as (listening, port):
-        reader, _ = await connect(port)
+    access = guarded(authentication_seconds=0.01)
+    async with server(access=access) as (listening, port), stranger(port) as (reader, _):
         assert await is_closed(reader)
         await eventually(lambda: listening.connections == 0)

@@ -145,8 +145,7 @@ def test_what_no_topic_can_be_is_refused(up: Up, arguments: list[str], status: i
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--listen", "0.0.0.0:9092"], "is no loopback address, and a gateway has no access control yet"),
-        (["--listen", "example.org:9092"], "is no loopback address"),
+        (["--listen", "example.org:9092"], "can be reached by other hosts"),
         (["--listen", "127.0.0.1"], "is no address like"),
         (["--listen", "127.0.0.1:99999"], "is no address like"),
         (["--admin-listen", "0.0.0.0:9180"], "on a loopback address only"),

@@ -75,7 +75,7 @@ class Finished:
 class Up:
     """``octavo up`` in ``directory``, on free ports unless told otherwise. Leaving its block leaves nothing running."""
 
-    def __init__(self, directory: Path, *arguments: object, base_port: int = 0) -> None:
+    def __init__(self, directory: Path, *arguments: object, base_port: int = 0, **settings: str) -> None:
         self.directory = directory
         self._stderr = directory.parent / f"{directory.name}.stderr"
         with self._stderr.open("ab") as stderr:
@@ -84,7 +84,7 @@ class Up:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=environment(),
+                env=environment(**settings),
             )
         self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.pids: dict[str, int] = {}
