@@ -58,7 +58,7 @@ class Secure(NamedTuple):
 def secure(module_folder: Path) -> Iterator[Secure]:
     tls = module_folder / "tls"
     assert octavo("tls", "init", tls).status == 0
-    settings = {
+    settings: dict[str, Any] = {
         "OCTAVO_BOOKIE_HOST": "localhost", "OCTAVO_BOOKIE_TLS": "required", "OCTAVO_BOOKIE_AUTH": "required",
         "OCTAVO_BOOKIE_TLS_CA": f"{tls}/ca.crt", "OCTAVO_BOOKIE_TLS_CERTIFICATE": f"{tls}/localhost.crt",
         "OCTAVO_BOOKIE_TLS_KEY": f"{tls}/localhost.key", "OCTAVO_PASSWORD": PASSWORD,
@@ -163,7 +163,7 @@ def test_no_secret_is_in_the_metadata_the_audit_log_and_the_output(secure: Secur
 
 def test_topics_cannot_be_read_from_bookies_without_the_password(secure: Secure) -> None:
     tls = secure.folder / "tls"
-    admin = {
+    admin: dict[str, Any] = {
         "OCTAVO_METADATA": secure.up.uri, "OCTAVO_TLS_CA": secure.ca, "OCTAVO_TLS_CERTIFICATE": f"{tls}/admin.crt",
         "OCTAVO_TLS_KEY": f"{tls}/admin.key",
     }  # fmt: skip

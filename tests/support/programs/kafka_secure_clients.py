@@ -18,12 +18,12 @@ SECONDS_MAX = 20
 class Given(NamedTuple):
     """The arguments, and the password."""
 
+    password: str
     address: str
     ca: str
     mechanism: str
     name: str
     topic: str
-    password: str
 
 
 async def with_aiokafka(given: Given) -> bytes:
@@ -67,7 +67,12 @@ def with_confluent(given: Given) -> bytes:
         "error_cb": errors.append, "allow.auto.create.topics": True,
     }  # fmt: skip
     producer = Producer({**common, "message.timeout.ms": 5000})
-    producer.produce(given.topic, MESSAGE, on_delivery=lambda error, _message: error and errors.append(error))
+
+    def delivered(error: Any, _message: Any) -> None:
+        if error is not None:
+            errors.append(error)
+
+    producer.produce(given.topic, MESSAGE, on_delivery=delivered)
     producer.flush(SECONDS_MAX)
     if errors:
         raise KafkaException(errors[0])
@@ -78,14 +83,14 @@ def with_confluent(given: Given) -> bytes:
     if message.error():
         raise KafkaException(message.error())
     consumer.close()
-    value: bytes = message.value()
+    value: bytes = message.value() or b""
     return value
 
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING)  # some clients say there why they cannot connect
     client, *arguments = sys.argv[1:]
-    given = Given(*arguments, password=sys.stdin.read().strip())
+    given = Given(sys.stdin.read().strip(), *arguments)
     try:
         if client == "aiokafka":
             value = asyncio.run(asyncio.wait_for(with_aiokafka(given), SECONDS_MAX))
