@@ -116,7 +116,10 @@ DescribeOption = Annotated[
 ReadOption = Annotated[list[str] | None, _patterns("read", "Topics that it may consume.")]
 WriteOption = Annotated[list[str] | None, _patterns("write", "Topics to which it may produce.")]
 CreateOption = Annotated[list[str] | None, _patterns("create", "Topics that it may create, and give more partitions.")]
-DeleteOption = Annotated[list[str] | None, _patterns("delete", "Topics that it may delete, with their records.")]
+DeleteOption = Annotated[
+    list[str] | None,
+    _patterns("delete", "Topics that it may delete, with their records, and whose settings it may change."),
+]
 GroupOption = Annotated[list[str] | None, _patterns("group", "Consumer groups that it may use, see and delete.")]
 
 

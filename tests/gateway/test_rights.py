@@ -170,6 +170,32 @@ ASKED: dict[Api, tuple[int, dict[str, Any], Code]] = {
         },
         TOPIC_REFUSED,
     ),
+    Api.ALTER_CONFIGS: (
+        1,
+        {
+            "resources": [
+                {
+                    "resource_type": 2, "resource_name": "private",
+                    "configs": [{"name": "retention.ms", "value": "1"}],
+                }
+            ],
+            "validate_only": False,
+        },
+        TOPIC_REFUSED,
+    ),
+    Api.INCREMENTAL_ALTER_CONFIGS: (
+        0,
+        {
+            "resources": [
+                {
+                    "resource_type": 2, "resource_name": "private",
+                    "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1"}],
+                }
+            ],
+            "validate_only": False,
+        },
+        TOPIC_REFUSED,
+    ),
     Api.INIT_PRODUCER_ID: (
         1, {"transactional_id": None, "transaction_timeout": milliseconds(1000)}, CLUSTER_REFUSED
     ),
