@@ -62,12 +62,11 @@ async def owner(gateway: Gateway) -> AsyncIterator[KafkaClient]:
         for topic in ("private", "public.news"):
             (answer,) = await client.produce(topic, batch_of(SECRET))
             assert answer.error_code.value == 0
-        member = GroupClient(client.reader, client.writer)
-        member.group, member._number = "owners", client._number
-        await member.enter()
-        assert await member.commit(1, topic="private", metadata="of the owner") is Code.NONE
-        client._number = member._number
-        yield client
+        async with await GroupClient.of(gateway.port, "owners") as member:
+            assert await authenticate(member, "owner") == (Code.NONE, None)
+            await member.enter()
+            assert await member.commit(1, topic="private", metadata="of the owner") is Code.NONE
+            yield client
 
 
 def codes_in(answer: Any) -> set[Code]:
