@@ -227,7 +227,7 @@ async def test_a_client_without_the_right_is_refused_and_told_nothing(
     assert (await owner.offset_at("private", -1)).offset == 1, "nothing was changed"
 
 
-async def test_topics_and_groups_are_listed_to_those_who_may_use_them(gateway: Gateway, owner: KafkaClient) -> None:
+async def test_a_client_is_told_of_topics_and_groups_that_it_may_use(gateway: Gateway, owner: KafkaClient) -> None:
     for name, topics, groups in (
         ("owner", ["private", "public.news"], ["owners"]),
         ("guest", ["public.news"], []),
