@@ -13,7 +13,7 @@ from octavo.cli.asking import agreed
 from octavo.cli.kafka.refusals import told
 from octavo.cli.output import print_json, print_line, print_table
 from octavo.cli.session import CommandError, Session, command, read_password
-from octavo.protocol.errors import InvalidArgumentError, OctavoError
+from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -110,7 +110,7 @@ async def create(
 ) -> None:
     """Create a topic."""
     wanted = _pairs(settings)
-    async with _catalogue(session) as catalogue:
+    async with _catalogue(session, makes_logs=True) as catalogue:
         topic = await catalogue.create(name, partitions, copies, wanted)
     if session.as_json:
         print_json(_topic_as_json(topic))
@@ -140,7 +140,7 @@ async def alter(
     changes += [(one, Change.UNSET, None) for one in unset or []]
     if not changes and partitions is None:
         raise InvalidArgumentError("give --set, --unset or --partitions: there is nothing to change")
-    async with _catalogue(session) as catalogue:
+    async with _catalogue(session, makes_logs=partitions is not None) as catalogue:
         if changes:
             await catalogue.alter(name, changes, anew=False, validate_only=False)
         if partitions is not None:
@@ -240,13 +240,17 @@ async def _overviews(store: "MetadataStore", topic: "Topic") -> "dict[str, LogOv
 
 
 @asynccontextmanager
-async def _catalogue(session: Session) -> "AsyncIterator[Catalogue]":
-    """The topics of the cluster, to be changed within the block; refusals are told."""
+async def _catalogue(session: Session, *, makes_logs: bool = False) -> "AsyncIterator[Catalogue]":
+    """The topics of the cluster, to be changed within the block; refusals are told. ``makes_logs``: logs of topics are
+    made, so the password must be that of the gateways."""
     from octavo.client.client_name import default_client_name
     from octavo.gateway.leading.leaders import delete_documents
     from octavo.gateway.topics.catalogue import Catalogue
 
     async with await session.connect() as client, await session.open_metadata() as store:
+        password = read_password(None)
+        if makes_logs:
+            await _check_password(client, store, password)
         with told():
             yield Catalogue(
                 client,
@@ -258,8 +262,24 @@ async def _catalogue(session: Session) -> "AsyncIterator[Catalogue]":
                 partitions=1,
                 before_deletion=lambda topic: delete_documents(store, topic),
                 on_gone=lambda _topic: None,
-                password=read_password(None),
+                password=password,
             )
+
+
+async def _check_password(client: "Client", store: "MetadataStore", password: bytes) -> None:
+    """Raise :class:`CommandError` unless the password is that of the private topics: new ones get the same."""
+    from octavo.gateway.topics.document import TopicState
+    from octavo.gateway.topics.reading import read_topics
+
+    for topic in await read_topics(store):
+        if topic.is_private and topic.state is TopicState.ACTIVE:
+            try:
+                await (await client.open_log(topic.log_name(0), password=password)).close()
+            except UnauthorizedError as error:
+                raise CommandError(
+                    f"topic {topic.name} is private: set OCTAVO_PASSWORD to the password that the gateways have"
+                ) from error
+            return
 
 
 def _pairs(settings: list[str] | None) -> dict[str, str | None]:

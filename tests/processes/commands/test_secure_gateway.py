@@ -174,6 +174,25 @@ def test_topics_cannot_be_read_from_bookies_without_the_password(secure: Secure)
     assert "hello" not in refused.stdout.decode("latin-1")
 
 
+def test_a_topic_of_the_command_line_is_private_too(secure: Secure) -> None:
+    tls = secure.folder / "tls"
+    assert octavo("tls", "issue", tls, "--client", "maker").status == 0
+    assert octavo("access", "add", "maker", "--role", "append", "--metadata", secure.up.uri).status == 0
+    maker: dict[str, Any] = {
+        "OCTAVO_METADATA": secure.up.uri, "OCTAVO_TLS_CA": secure.ca, "OCTAVO_TLS_CERTIFICATE": f"{tls}/maker.crt",
+        "OCTAVO_TLS_KEY": f"{tls}/maker.key",
+    }  # fmt: skip
+    kcat(secure, "-P", "-t", "orders.first", text="hello\n")
+    for password in ("", "another"):
+        refused = octavo("topic", "create", "orders.cli", "--copies", 1, **maker, OCTAVO_PASSWORD=password)
+        refused.failed_with_one_line(1, "is private: set OCTAVO_PASSWORD to the password that the gateways have")
+    made = octavo("topic", "create", "orders.cli", "--copies", 1, **maker, OCTAVO_PASSWORD=PASSWORD)
+    assert made.status == 0, made
+    assert kcat(secure, "-P", "-t", "orders.cli", text="hello\n").returncode == 0
+    assert octavo("log", "read", "kafka/orders.cli/0", **maker).status == 1
+    assert octavo("topic", "delete", "orders.cli", "--yes", **maker).status == 0
+
+
 def test_a_gateway_of_its_own_with_one_certificate_for_both_sides(secure: Secure) -> None:
     """It is the principal `gateway` at bookies, follows its certificate on SIGHUP, and ends in order."""
     tls, port = secure.folder / "tls", free_neighbours(1)
