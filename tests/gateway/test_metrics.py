@@ -88,6 +88,8 @@ async def test_batches_are_counted_once_they_are_acknowledged(
         bookie.release(Op.ADD)
     await producing
     await client.produce("orders", b"no batch")
+    late = batch_of(b"x", producer_id=7, producer_epoch=0, base_sequence=5)
+    assert (await client.produce("orders", late))[0].error_code.value == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     await client.fetch("orders", 0)
     found = scrape(gateway)
     assert found["octavo_gateway_batches_total"][()] == 1
