@@ -104,7 +104,7 @@ async def forget_bookie(store: "MetadataStore", name: str) -> None:
     Raises :class:`CommandError` when the cluster does not know the bookie, while it is registered, while the metadata
     of a ledger name it, and when it starts meanwhile.
     """
-    from octavo.metadata.ledger.model import is_bookie_id  # noqa: PLC0415
+    from octavo.metadata.ledger.checks import is_bookie_id  # noqa: PLC0415
 
     bookie_id = BookieId(name)
     # Read first: if the bookie starts from now on, its cookie changes, and the delete below fails.

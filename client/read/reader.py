@@ -31,7 +31,7 @@ from octavo.client.same_loop import check_loop
 from octavo.client.statistics.readers import ReaderStatistics
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.ledger.model import LedgerMetadata
-from octavo.metadata.ledger.term import Term
+from octavo.metadata.ledger.term import Term, mean_entry_bytes
 from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.stream.any_metadata import as_ledger
 from octavo.protocol.entries import OVERHEAD_BYTES_MAX, Entry, LedgerSecrets, Opener
@@ -131,7 +131,7 @@ class LedgerReader(Closable):
         self._asker = LacAsker(
             replicas=self._replicas, opener=opener, view=self._view, quorums=self._quorums, on_change=self._tail.notify
         )
-        mean = _mean_entry_bytes(term)
+        mean = mean_entry_bytes(term)
         self._entry_bytes = float(_ENTRY_BYTES_GUESS) if mean is None else mean
         self._closed = False
         self._waits = Waits()
@@ -594,12 +594,3 @@ class LedgerReader(Closable):
         needed = self._quorums.write_quorum - self._quorums.ack_quorum + 1
         if not metadata_changed and absences(segment) >= needed:
             raise NoSuchEntryError(f"ledger {self._id} has no entry {segment.first} yet: {self._end_in_words()}")
-
-
-def _mean_entry_bytes(term: Term) -> float | None:
-    """Of a closed ledger, or part of a stream; None where that is not known."""
-    if not term.has_end or term.last_entry_id is None:
-        return None
-    first = term.fragments[0]
-    count = term.last_entry_id + 1 - first.first_entry_id
-    return (term.length - first.length_before) / count if count else None

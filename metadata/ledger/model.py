@@ -22,12 +22,10 @@ constructor refuses anything else, so that damage and defects are caught whereve
 """
 
 import enum
-import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Never, Self
@@ -42,7 +40,7 @@ from octavo.metadata.encoding import (
     encode_text,
     with_checksum,
 )
-from octavo.metadata.ledger.checks import notes_problem, quorum_problem
+from octavo.metadata.ledger.checks import is_bookie_id, notes_problem, quorum_problem
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_from, debt_in_range, stored_debt
 from octavo.metadata.ledger.stored import SettledRange, StoredKind
 from octavo.metadata.ledger.term import StoredFragment, Term, TermKey, TermState
@@ -56,8 +54,6 @@ FORMAT = 1
 
 LOG_KEY = "octavo.log"
 """Key of the custom metadata in which a ledger or stream of a log has the log's name."""
-
-_BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class LedgerState(enum.Enum):
@@ -476,13 +472,6 @@ class LedgerMetadata:
 
     def _wrong(self, reason: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"ledger {self.ledger_id}: {reason}")
-
-
-@lru_cache(maxsize=4096)
-def is_bookie_id(text: str) -> bool:
-    """Whether ``text`` can be a bookie's id: 1 to 128 letters, digits and ``._:-`` (it becomes part of keys and
-    paths)."""
-    return _BOOKIE_ID.fullmatch(text) is not None
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:

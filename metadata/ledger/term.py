@@ -106,5 +106,14 @@ class Term:
         return self.last_entry_id
 
 
+def mean_entry_bytes(term: Term) -> float | None:
+    """The mean size of the payloads of a closed ledger, or of part of a stream; None where that is not known."""
+    if not term.has_end or term.last_entry_id is None:
+        return None
+    first = term.fragments[0]
+    count = term.last_entry_id + 1 - first.first_entry_id
+    return (term.length - first.length_before) / count if count else None
+
+
 def _first_entry_id(fragment: StoredFragment) -> int:
     return fragment.first_entry_id

@@ -7,9 +7,8 @@ from itertools import pairwise
 from typing import Any, Self
 
 from octavo.metadata.encoding import NO_FIELDS
-from octavo.metadata.ledger.checks import quorum_problem
+from octavo.metadata.ledger.checks import is_bookie_id, quorum_problem
 from octavo.metadata.ledger.debts import Debt
-from octavo.metadata.ledger.model import is_bookie_id
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId
 from octavo.protocol.places import OFFSET_MAX, last_place, offset_of, term_of

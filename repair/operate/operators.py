@@ -18,7 +18,7 @@ from octavo.metadata.cluster.repair_states import (
     decode_states,
     encode_states,
 )
-from octavo.metadata.ledger.model import is_bookie_id
+from octavo.metadata.ledger.checks import is_bookie_id
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.updates.garbage_hold import GarbageHold, read_hold
