@@ -326,6 +326,10 @@ async def test_topics_are_private_logs(cluster: GatewayCluster, gateway: Gateway
             await other.open_log(name)
         async with other.open_log(name, password=PASSWORD) as log:
             assert log.first_position == 0
+    store = await cluster.logs.metadata.open()
+    private = [(await store.read_stream(ledger_id)).value.private async for ledger_id in other.list_ledgers()]
+    assert private
+    assert all(private)
     assert gateway is not None
     assert owner is not None
 

@@ -253,8 +253,9 @@ async def test_a_client_that_is_not_authenticated_asks_for_versions_and_nothing_
 
 
 async def test_a_large_frame_of_a_client_that_is_not_authenticated_is_not_read() -> None:
-    limits = LIMITS._replace(stranger_frame_bytes_max=100)
-    async with server(limits=limits, access=guarded()) as (_, port), stranger(port) as (reader, writer):
+    limits = LIMITS._replace(stranger_frame_bytes_max=100, frame_seconds_max=3600)
+    patient = guarded(authentication_seconds=3600)
+    async with server(limits=limits, access=patient) as (_, port), stranger(port) as (reader, writer):
         writer.write(struct.pack(">i", 101))
         assert await is_closed(reader)
     async with server(limits=limits) as (_, port), stranger(port) as (reader, writer):
