@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from octavo.cli.kafka.connection import GatewayConnection
+from octavo.cli.kafka.connection import ClosedError, GatewayConnection
+from octavo.cli.kafka.protection import Protection
 from octavo.cli.session import CommandError, Session
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.gateways import GatewayAddress, registered
 from octavo.gateway.wire.apis import Api
 from octavo.gateway.wire.fields import MalformedError
+from octavo.protocol.errors import UnauthorizedError
 
 PATIENCE_SECONDS: Final = 15.0
 """A gateway that takes over from another one that was killed serves within ten seconds."""
@@ -34,9 +36,10 @@ type Fields = Mapping[str, Any]
 class Gateways:
     """The gateways of a cluster, with a connection to each that was asked. Made by :func:`asking`."""
 
-    def __init__(self, addresses: Mapping[int, GatewayAddress]) -> None:
+    def __init__(self, addresses: Mapping[int, GatewayAddress], protection: Protection) -> None:
         self.addresses = addresses
         """By the numbers of the gateways."""
+        self._protection = protection
         self._open: dict[int, GatewayConnection] = {}
 
     async def ask(self, node_id: int, api: Api, fields: Fields) -> Any:
@@ -46,13 +49,14 @@ class Gateways:
         address = self.addresses[node_id]
         try:
             if node_id not in self._open:
-                self._open[node_id] = await GatewayConnection.open(address.host, address.port)
+                self._open[node_id] = await GatewayConnection.open(address.host, address.port, self._protection)
             return await self._open[node_id].ask(api, fields)
-        except (OSError, MalformedError) as error:
+        except (OSError, MalformedError, UnauthorizedError) as error:
             if (lost := self._open.pop(node_id, None)) is not None:
                 lost.close()
             reason = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
-            raise CommandError(f"gateway {node_id} at {address.host}:{address.port}: {reason}") from error
+            advice = self._protection.advice if isinstance(error, ClosedError) else ""
+            raise CommandError(f"gateway {node_id} at {address.host}:{address.port}: {reason}{advice}") from error
 
     async def ask_any(self, api: Api, fields: Fields) -> Any:
         """The answer of one that answers. Raises :class:`CommandError` if none does."""
@@ -125,11 +129,12 @@ class Gateways:
 @asynccontextmanager
 async def asking(session: Session) -> AsyncIterator[Gateways]:
     """The gateways of the cluster, for the time of a block. Raises :class:`CommandError` if there are none."""
+    protection = Protection.from_environment()
     async with await session.open_metadata() as store:
         found = [one.address for one in await registered(store)]
     if not found:
         raise CommandError("no gateway runs: only gateways know the members of consumer groups; see `octavo gateway`")
-    gateways = Gateways({one.node_id: one for one in found})
+    gateways = Gateways({one.node_id: one for one in found}, protection)
     try:
         yield gateways
     finally:

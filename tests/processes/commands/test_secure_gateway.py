@@ -153,6 +153,51 @@ def test_kcat_with_a_key_without_rights_and_with_a_wrong_key(secure: Secure) -> 
     assert "the name or the key is wrong" in wrong.stderr
 
 
+def test_groups_on_the_command_line_with_a_key(secure: Secure) -> None:
+    """Members and offsets are shown to a principal with the rights, by TLS and SCRAM; another is told what it lacks."""
+    common: dict[str, Any] = {"OCTAVO_METADATA": secure.up.uri, "OCTAVO_TLS_CA": secure.ca}
+    web = common | {"OCTAVO_KEY_FILE": f"{secure.folder}/web.key"}
+    other = common | {"OCTAVO_KEY_FILE": f"{secure.folder}/other.key"}
+    kcat(secure, "-P", "-t", "orders.grouped", text="one\ntwo\n")
+    read = kcat(secure, "-X", "auto.offset.reset=earliest", "-c", "2", "-q", "-G", "web", "orders.grouped")
+    assert read.stdout == "one\ntwo\n", read
+
+    def offsets() -> list[tuple[int, int, int]]:
+        shown = octavo("group", "show", "web", "--json", **web)
+        assert shown.status == 0, shown
+        facts = [one for one in json.loads(shown.stdout)["offsets"] if one["topic"] == "orders.grouped"]
+        return [(one["offset"], one["end"], one["lag"]) for one in facts]
+
+    assert offsets() == [(2, 2, 0)]
+    assert '"web"' in octavo("group", "list", "--json", **web).stdout.decode()
+    assert octavo("group", "list", **other).stdout == b""
+    octavo("group", "show", "web", **other).failed_with_one_line(1, "lacks the right to group group web")
+    assert octavo("group", "reset", "web", "--to", "beginning", **web).status == 0
+    assert offsets() == [(0, 2, 2)]
+    assert octavo("group", "delete", "web", "--yes", **web).status == 0
+    octavo("group", "show", "web", **web).failed_with_one_line(1, "there is no group 'web'")
+
+
+def test_groups_are_not_told_without_a_key_with_a_wrong_one_or_to_a_gateway_of_another_authority(
+    secure: Secure,
+) -> None:
+    common: dict[str, Any] = {"OCTAVO_METADATA": secure.up.uri, "OCTAVO_TLS_CA": secure.ca}
+    octavo("group", "list", **common).failed_with_one_line(1, "give --key-file, if its clients must be principals")
+    octavo("group", "list", OCTAVO_METADATA=secure.up.uri).failed_with_one_line(1, "give --tls-ca, if it speaks TLS")
+    wrong = secure.folder / "wrong.key"
+    wrong.write_text("web:" + secure.password_of("other") + "\n")
+    wrong.chmod(0o600)
+    octavo("group", "list", **common, OCTAVO_KEY_FILE=str(wrong)).failed_with_one_line(
+        1, "the name or the key is wrong"
+    )
+    assert octavo("tls", "init", secure.folder / "strange").status == 0
+    strange = common | {
+        "OCTAVO_TLS_CA": f"{secure.folder}/strange/ca.crt",
+        "OCTAVO_KEY_FILE": f"{secure.folder}/web.key",
+    }
+    octavo("group", "list", **strange).failed_with_one_line(1, "certificate verify failed")
+
+
 def test_no_secret_is_in_the_metadata_the_audit_log_and_the_output(secure: Secure) -> None:
     told = (secure.folder / "audit.log").read_text() + secure.up.stderr
     stored = (secure.up.directory / "metadata.db").read_bytes().decode("latin-1")
