@@ -142,6 +142,8 @@ class FieldReader:
     def unknown_fields(self) -> dict[str, Any]:
         """The fields that no other method has been asked for: those of a newer version. Code that changes the value
         writes them back as they are. Call this method last."""
+        if self._fields.keys() <= self._asked:
+            return {}
         return {name: value for name, value in self._fields.items() if name not in self._asked}
 
     def bytes_of(self, name: str) -> bytes:

@@ -31,8 +31,14 @@ from octavo.protocol.ids import BookieId, EntryId, LedgerId
 FORMAT = 2
 """Of streams, and of nothing else."""
 
+_FRAGMENTS_FEW: Final = 8
+"""The stored form of so few is made quickly, and seldom asked for: most clients read a stream and leave it as it is."""
+
 _PAGES_KEPT: Final = 16
 """Streams whose pages are kept in decoded form, for the next time that their metadata are read."""
+
+_NO_PAGES: Final = Pages()
+"""Of nearly all streams."""
 
 
 def encode_stream(stream: StreamMetadata) -> bytes:
@@ -125,7 +131,7 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
     if reader.get("ledger_id", int) != ledger_id:
         raise reader.damaged(f"they are those of ledger {reader.get('ledger_id', int)}")
     part = FieldReader(reader.get("stream", dict), what)
-    custom = reader.get("custom_metadata", dict)
+    custom = FieldReader(reader.get("custom_metadata", dict), what)
     last_entry_id = reader.optional("last_entry_id", int)
     start_entry_id = part.added_later("start_entry_id", int, None)
     try:
@@ -138,12 +144,12 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
             fragments=_fragments_from(reader.get("fragments", list), what),
             keys=tuple(_decode_key(entry, what) for entry in part.get("keys", list)),
             start=part.get("start", int),
-            pages=_pages_from(value_text(part.added_later("page_references", list, []))),
+            pages=_pages_of(part.added_later("page_references", list, [])),
             revision=part.added_later("revision", int, 0),
             start_entry_id=None if start_entry_id is None else EntryId(start_entry_id),
             last_entry_id=None if last_entry_id is None else EntryId(last_entry_id),
             length=reader.get("length", int),
-            custom_metadata={key: FieldReader(custom, what).bytes_of(key) for key in custom},
+            custom_metadata={key: custom.bytes_of(key) for key in reader.get("custom_metadata", dict)},
             created_at=reader.instant("created_at"),
             private=reader.added_later("private", bool, False),
             full_copies=FullCopies(part.get("full_copies", str)) if "full_copies" in part else None,
@@ -159,8 +165,13 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
 
 def _fragments_from(entries: list[Any], what: str) -> Fragments:
     fragments = Fragments(decode_fragment(entry, what) for entry in entries)
-    fragments.text = value_text(entries)
+    if len(fragments) > _FRAGMENTS_FEW:
+        fragments.text = value_text(entries)
     return fragments
+
+
+def _pages_of(references: list[Any]) -> Pages:
+    return _pages_from(value_text(references)) if references else _NO_PAGES
 
 
 @lru_cache(maxsize=_PAGES_KEPT)

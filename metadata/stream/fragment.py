@@ -125,23 +125,30 @@ def _check_follows(one: StreamFragment, following: StreamFragment) -> None:
 
 
 def _check_fragment(fragment: StreamFragment) -> None:
-    where = f"the fragment from position {fragment.first_position}"
-    if fragment.term < FIRST_TERM or offset_of(fragment.first_entry_id) > OFFSET_MAX:
-        raise ValueError(f"{where} starts at {fragment.first_entry_id}, which is no place")
-    if not 0 <= fragment.first_position <= ID_MAX or min(fragment.length_before, fragment.opened_at_ms) < 0:
-        raise ValueError(f"{where} has a number that is out of range")
-    if fragment.leader_term and not FIRST_TERM <= fragment.leader_term < fragment.term:
-        raise ValueError(f"{where} continues term {fragment.leader_term}, which is no earlier one")
-    problem = quorum_problem(len(fragment.bookies), fragment.write_quorum, fragment.ack_quorum)
+    problem = _fragment_problem(fragment)
     if problem is not None:
-        raise ValueError(f"{where}: {problem}")
-    if len(set(fragment.bookies)) != len(fragment.bookies):
-        raise ValueError(f"{where}: its ensemble must be distinct bookies, not {list(fragment.bookies)}")
+        raise ValueError(f"the fragment from position {fragment.first_position}{problem}")
     for bookie_id in fragment.bookies:
         if not is_bookie_id(bookie_id):
             raise ValueError(f"{bookie_id!r} is not a bookie id")
     if fragment.key < 0:
-        raise ValueError(f"{where} has no key")
+        raise ValueError(f"the fragment from position {fragment.first_position} has no key")
+
+
+def _fragment_problem(fragment: StreamFragment) -> str | None:
+    first, bookies, term = fragment.first_entry_id, fragment.bookies, fragment.term
+    if term < FIRST_TERM or offset_of(first) > OFFSET_MAX:
+        return f" starts at {first}, which is no place"
+    if not 0 <= fragment.first_position <= ID_MAX or fragment.length_before < 0 or fragment.opened_at_ms < 0:
+        return " has a number that is out of range"
+    if fragment.leader_term and not FIRST_TERM <= fragment.leader_term < term:
+        return f" continues term {fragment.leader_term}, which is no earlier one"
+    problem = quorum_problem(len(bookies), fragment.write_quorum, fragment.ack_quorum)
+    if problem is not None:
+        return f": {problem}"
+    if len(set(bookies)) != len(bookies):
+        return f": its ensemble must be distinct bookies, not {list(bookies)}"
+    return None
 
 
 def following_problem(one: StreamFragment, following: StreamFragment) -> str | None:

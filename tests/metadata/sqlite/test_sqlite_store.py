@@ -184,6 +184,25 @@ def test_what_a_killed_process_left_in_the_log_is_durable_once_it_can_be_seen(tm
         assert again.read_many([(Kind.DOCUMENT, "seen")]) == [seen]
 
 
+def test_records_that_are_read_together_come_in_the_order_in_which_they_were_asked_for(path: Path) -> None:
+    """Of any kinds, one name in two of them, one name twice, and names of nothing in between."""
+    with closing(make_database(path)) as database:
+        for kind, key, value in ((Kind.DOCUMENT, "a", b"1"), (Kind.LOCK, "a", b"2"), (Kind.DOCUMENT, "b", b"3")):
+            database.create(kind, key, value)
+        wanted = [
+            (Kind.DOCUMENT, "b"),
+            (Kind.LOCK, "b"),
+            (Kind.LOCK, "a"),
+            (Kind.DOCUMENT, "a"),
+            (Kind.COOKIE, "a"),
+            (Kind.DOCUMENT, "b"),
+        ]
+        found = database.read_many(wanted)
+        assert [record and record.value for record in found] == [b"3", None, b"2", b"1", None, b"3"]
+        assert found == [record for thing in wanted for record in database.read_many([thing])]
+        assert database.read_many([]) == []
+
+
 async def test_damaged_file_is_reported_with_its_path(path: Path) -> None:
     async with await open_sqlite_store(path, create=True) as store:
         for _ in range(50):
