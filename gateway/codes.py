@@ -59,6 +59,7 @@ class Code(IntEnum):
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
     INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
 
 
 class RefusedError(Exception):

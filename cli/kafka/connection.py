@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from octavo.cli.kafka.protection import Protection
 from octavo.gateway.codes import Code
-from octavo.gateway.wire.apis import FRAME_PREFIX_BYTES, VERSIONS, Api, frame_size, request_frame
+from octavo.gateway.wire.apis import FRAME_PREFIX_BYTES, Api, frame_size, last_plain_version, request_frame
 from octavo.gateway.wire.entities import Answer, decode_answer, encode_request
 from octavo.protocol.errors import UnauthorizedError
 from octavo.security.loopback import is_loopback
@@ -90,13 +90,13 @@ class GatewayConnection:
         return bytes(answer.auth_bytes)
 
     async def ask(self, api: Api, fields: Answer) -> Any:
-        """The answer to a request, of the newest version that gateways offer.
+        """The answer to a request, of the newest version without tagged fields.
 
         Raises:
             OSError: The gateway does not answer.
             MalformedError: The answer is not one.
         """
-        version = VERSIONS[api].last
+        version = last_plain_version(api)
         self._number += 1
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):

@@ -13,7 +13,7 @@ from octavo.gateway.topics.producer_ids import ProducerIds
 from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
-from octavo.gateway.wire.entities import Answer, decode_request
+from octavo.gateway.wire.entities import Answer, decode_request, field_of
 from octavo.protocol.errors import OctavoError
 
 _NO_PRODUCER: Final = -1
@@ -49,8 +49,13 @@ class AdministrationService:
     def _made(self, request: Request, name: str) -> Answer:
         topic = self._catalogue.find(name)
         if topic is None or not may_see(request, name):
-            return {"num_partitions": -1, "replication_factor": -1, "configs": None}
-        return {"num_partitions": topic.partitions, "replication_factor": topic.write_quorum, "configs": None}
+            return {"num_partitions": -1, "replication_factor": -1, "configs": [], "topic_id": None}
+        return {
+            "num_partitions": topic.partitions,
+            "replication_factor": topic.write_quorum,
+            "configs": [],
+            "topic_id": topic.topic_id,
+        }
 
     async def _create(self, request: Request, asked: Any, *, validate_only: bool) -> None:
         check_topic(request, asked.name)
@@ -67,11 +72,27 @@ class AdministrationService:
     async def delete_topics(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to DeleteTopics."""
         asked = decode_request(request.api, request.version, request.body)
-        answers = []
-        for name in asked.topic_names:
-            code, text = await tried(self._delete(request, name))
-            answers.append({"name": name, "error_code": code, "error_message": text})
+        named = field_of(asked, "topics", None)
+        if named is None:
+            answers = [await self._deleted(request, name, None) for name in asked.topic_names]
+        else:
+            answers = [await self._deleted(request, one.name, _hex(one.topic_id)) for one in named]
         return answered(request, {"throttle_time": 0, "responses": answers})
+
+    async def _deleted(self, request: Request, name: str | None, topic_id: str | None) -> Answer:
+        """Of a topic that is named, or whose id is given: to one who may not see it, there is none with this id."""
+        if topic_id is not None:
+            name = self._catalogue.names_by_id().get(topic_id)
+            if name is None or not may_see(request, name):
+                unknown = f"there is no topic with the id {topic_id}"
+                return {
+                    "name": None,
+                    "topic_id": topic_id,
+                    "error_code": Code.UNKNOWN_TOPIC_ID,
+                    "error_message": unknown,
+                }
+        code, text = await tried(self._delete(request, name or ""))
+        return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": text}
 
     async def _delete(self, request: Request, name: str) -> None:
         check_topic(request, name)
@@ -136,3 +157,7 @@ class AdministrationService:
             "producer_epoch": 0 if code is Code.NONE else -1,
         }
         return answered(request, answer)
+
+
+def _hex(topic_id: Any) -> str | None:
+    return None if topic_id is None else str(topic_id.hex)

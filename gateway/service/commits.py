@@ -77,6 +77,11 @@ class CommitService:
     async def fetch(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to OffsetFetch: of the partitions that are named, or of all."""
         asked = decode_request(request.api, request.version, request.body)
+        groups = field_of(asked, "groups", None)
+        fetched = [await self._of_group(request, one) for one in ([asked] if groups is None else groups)]
+        return answered(request, {"throttle_time": 0, **(fetched[0] if groups is None else {"groups": fetched})})
+
+    async def _of_group(self, request: Request, asked: Any) -> Answer:
         code, record = Code.NONE, None
         try:
             check_group(request, asked.group_id)
@@ -94,7 +99,7 @@ class CommitService:
             {"name": name, "partitions": [self._fetched(request, name, number, offsets, code) for number in numbers]}
             for name, numbers in wanted.items()
         ]
-        return answered(request, {"throttle_time": 0, "topics": topics, "error_code": code})
+        return {"group_id": asked.group_id, "topics": topics, "error_code": code}
 
     def _all_places(self, request: Request, record: GroupRecord | None) -> dict[str, list[int]]:
         names = self._catalogue.names_by_id()

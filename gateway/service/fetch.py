@@ -38,6 +38,9 @@ WAIT_SECONDS_MAX: Final = 60.0
 
 type _Led = dict[PartitionKey, LedPartition | RefusedError]
 
+_NO_LEADER: Final = 0
+"""The epoch before the first leader. librdkafka asks with it where it has heard of no epoch."""
+
 
 class FetchService:
     """See the module."""
@@ -95,7 +98,7 @@ class FetchService:
         found = led[PartitionKey(topic.topic_id, wanted.partition)]
         if isinstance(found, RefusedError):
             raise RefusedError(found.code, found.text)
-        if wanted.leader_epoch not in (NO_EPOCH, found.writer.term):
+        if wanted.leader_epoch not in (NO_EPOCH, _NO_LEADER, found.writer.term):
             is_old = wanted.leader_epoch < found.writer.term
             code = Code.FENCED_LEADER_EPOCH if is_old else Code.UNKNOWN_LEADER_EPOCH
             raise RefusedError(code, f"the leader's epoch is {found.writer.term}")

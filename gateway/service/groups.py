@@ -25,6 +25,9 @@ _NEEDS_ID_FROM: Final = 4
 _NO_GATEWAY: Final = (-1, "", -1)
 """The coordinator where there is an error."""
 
+_GROUP_TYPE: Final = "classic"
+"""The protocol of all groups (KIP-848 has another)."""
+
 _NO_SUCH_GROUP: Final = "Dead"
 """The state of a group that is not there."""
 
@@ -38,19 +41,26 @@ class GroupService:
     async def find_coordinator(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to FindCoordinator."""
         asked = decode_request(request.api, request.version, request.body)
+        keys = field_of(asked, "coordinator_keys", None)
+        kind = field_of(asked, "key_type", _GROUP)
+        found = [await self._found(request, key, kind) for key in ([asked.key] if keys is None else keys)]
+        return _answer(request, found[0] if keys is None else {"coordinators": found})
+
+    async def _found(self, request: Request, key: str, kind: int) -> Answer:
         code: Code = Code.NONE
         text: str | None = None
         node_id, host, port = _NO_GATEWAY
-        if field_of(asked, "key_type", _GROUP) != _GROUP:
+        if kind != _GROUP:
             code, text = Code.INVALID_REQUEST, "transactions are not supported"
         else:
             try:
-                check_group(request, asked.key)
-                node_id, host, port = await self._coordinators.find(asked.key)
+                check_group(request, key)
+                node_id, host, port = await self._coordinators.find(key)
             except RefusedError as error:
                 code, text = error.code, error.text
-        answer = {"error_code": code, "error_message": text, "node_id": node_id, "host": host, "port": port}
-        return _answer(request, answer)
+        return {
+            "key": key, "error_code": code, "error_message": text, "node_id": node_id, "host": host, "port": port,
+        }  # fmt: skip
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -79,8 +89,10 @@ class GroupService:
         answer = {
             "error_code": joined.code,
             "generation_id": joined.generation,
+            "protocol_type": asked.protocol_type if joined.code is Code.NONE else None,
             "protocol_name": joined.protocol,
             "leader": joined.leader_id,
+            "skip_assignment": False,
             "member_id": joined.member_id,
             "members": [
                 {"member_id": one.member_id, "group_instance_id": one.instance_id, "metadata": one.metadata}
@@ -101,13 +113,20 @@ class GroupService:
         try:
             check_group(request, asked.group_id)
             coordinator = await self._coordinators.get(asked.group_id)
+            _check_protocol(coordinator.groups.get(asked.group_id), asked)
             synced = await coordinator.sync(asked.group_id, syncing)
         except RefusedError as error:
             # Of the rebalance nothing is left, and clients know no other code that tells them to join again.
             synced = Synced(
                 Code.REBALANCE_IN_PROGRESS if error.code is Code.COORDINATOR_LOAD_IN_PROGRESS else error.code
             )
-        return _answer(request, {"error_code": synced.code, "assignment": synced.assignment})
+        answer = {
+            "error_code": synced.code,
+            "protocol_type": field_of(asked, "protocol_type", None) if synced.code is Code.NONE else None,
+            "protocol_name": field_of(asked, "protocol_name", None) if synced.code is Code.NONE else None,
+            "assignment": synced.assignment,
+        }
+        return _answer(request, answer)
 
     async def heartbeat(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to Heartbeat."""
@@ -176,15 +195,24 @@ class GroupService:
 
     async def list(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to ListGroups: those of this gateway; clients ask all."""
-        decode_request(request.api, request.version, request.body)
+        asked = decode_request(request.api, request.version, request.body)
+        states = {one.lower() for one in field_of(asked, "states_filter", ())}
+        types = {one.lower() for one in field_of(asked, "types_filter", ())}
         code, groups = Code.NONE, []
         try:
             for coordinator in await self._coordinators.own():
                 coordinator.log.check_leads()
                 groups += [
-                    {"group_id": group_id, "protocol_type": group.protocol_type or ""}
+                    {
+                        "group_id": group_id,
+                        "protocol_type": group.protocol_type or "",
+                        "group_state": group.state.shown,
+                        "group_type": _GROUP_TYPE,
+                    }
                     for group_id, group in sorted(coordinator.groups.items())
                     if may_see_group(request, group_id)
+                    and (not states or group.state.shown.lower() in states)
+                    and (not types or _GROUP_TYPE in types)
                 ]
         except RefusedError as error:
             code, groups = error.code, []
@@ -201,6 +229,15 @@ class GroupService:
         if code is Code.NONE:
             request.gate.done("delete_group", group=group_id)
         return code
+
+
+def _check_protocol(group: Group | None, asked: Any) -> None:
+    """A member that says what its generation has agreed on must be right."""
+    if group is None or group.generation != asked.generation_id or not group.protocol:
+        return
+    for said, agreed in (("protocol_type", group.protocol_type), ("protocol_name", group.protocol)):
+        if field_of(asked, said, agreed) != agreed:
+            raise RefusedError(Code.INCONSISTENT_GROUP_PROTOCOL, f"the group has agreed on {agreed}")
 
 
 def _leave(coordinator: Coordinator, group_id: str, asked: Any) -> Answer:

@@ -65,36 +65,60 @@ class Versions(NamedTuple):
 VERSIONS: Final[dict[Api, Versions]] = {
     Api.PRODUCE: Versions(produce.VERSION_FIRST, produce.VERSION_LAST),
     Api.FETCH: Versions(fetch.VERSION_FIRST, fetch.VERSION_LAST),
-    Api.LIST_OFFSETS: Versions(1, 5),
-    Api.METADATA: Versions(0, 8),
-    Api.OFFSET_COMMIT: Versions(2, 7),
-    Api.OFFSET_FETCH: Versions(1, 5),
-    Api.FIND_COORDINATOR: Versions(0, 2),
-    Api.JOIN_GROUP: Versions(0, 5),
-    Api.HEARTBEAT: Versions(0, 3),
-    Api.LEAVE_GROUP: Versions(0, 3),
-    Api.SYNC_GROUP: Versions(0, 3),
-    Api.DESCRIBE_GROUPS: Versions(0, 4),
-    Api.LIST_GROUPS: Versions(0, 2),
+    Api.LIST_OFFSETS: Versions(1, 6),
+    Api.METADATA: Versions(0, 9),
+    Api.OFFSET_COMMIT: Versions(2, 8),
+    Api.OFFSET_FETCH: Versions(1, 8),
+    Api.FIND_COORDINATOR: Versions(0, 4),
+    Api.JOIN_GROUP: Versions(0, 9),
+    Api.HEARTBEAT: Versions(0, 4),
+    Api.LEAVE_GROUP: Versions(0, 5),
+    Api.SYNC_GROUP: Versions(0, 5),
+    Api.DESCRIBE_GROUPS: Versions(0, 5),
+    Api.LIST_GROUPS: Versions(0, 5),
     Api.SASL_HANDSHAKE: Versions(0, 1),
     Api.API_VERSIONS: Versions(0, 3),
-    Api.CREATE_TOPICS: Versions(2, 4),
-    Api.DELETE_TOPICS: Versions(1, 3),
-    Api.DELETE_RECORDS: Versions(0, 1),
-    Api.INIT_PRODUCER_ID: Versions(0, 1),
-    Api.DESCRIBE_CONFIGS: Versions(1, 3),
-    Api.ALTER_CONFIGS: Versions(0, 1),
-    Api.SASL_AUTHENTICATE: Versions(0, 1),
-    Api.CREATE_PARTITIONS: Versions(0, 1),
-    Api.DELETE_GROUPS: Versions(0, 1),
-    Api.INCREMENTAL_ALTER_CONFIGS: Versions(0, 0),
+    Api.CREATE_TOPICS: Versions(2, 7),
+    Api.DELETE_TOPICS: Versions(1, 6),
+    Api.DELETE_RECORDS: Versions(0, 2),
+    Api.INIT_PRODUCER_ID: Versions(0, 4),
+    Api.DESCRIBE_CONFIGS: Versions(1, 4),
+    Api.ALTER_CONFIGS: Versions(0, 2),
+    Api.SASL_AUTHENTICATE: Versions(0, 2),
+    Api.CREATE_PARTITIONS: Versions(0, 3),
+    Api.DELETE_GROUPS: Versions(0, 2),
+    Api.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
     Api.OFFSET_DELETE: Versions(0, 0),
 }
-"""What a gateway offers. Clients use the highest version that both sides know. Of the requests that ``kio`` reads, the
-last version is the last one that is not flexible."""
+"""What a gateway offers. Clients use the highest version that both sides know."""
 
-_FLEXIBLE_FROM: Final = {Api.PRODUCE: 9, Api.FETCH: 12, Api.API_VERSIONS: 3}
-"""The flexible versions that are offered."""
+_FLEXIBLE_FROM: Final = {
+    Api.PRODUCE: 9,
+    Api.FETCH: 12,
+    Api.LIST_OFFSETS: 6,
+    Api.METADATA: 9,
+    Api.OFFSET_COMMIT: 8,
+    Api.OFFSET_FETCH: 6,
+    Api.FIND_COORDINATOR: 3,
+    Api.JOIN_GROUP: 6,
+    Api.HEARTBEAT: 4,
+    Api.LEAVE_GROUP: 4,
+    Api.SYNC_GROUP: 4,
+    Api.DESCRIBE_GROUPS: 5,
+    Api.LIST_GROUPS: 3,
+    Api.API_VERSIONS: 3,
+    Api.CREATE_TOPICS: 5,
+    Api.DELETE_TOPICS: 4,
+    Api.DELETE_RECORDS: 2,
+    Api.INIT_PRODUCER_ID: 2,
+    Api.DESCRIBE_CONFIGS: 4,
+    Api.ALTER_CONFIGS: 2,
+    Api.SASL_AUTHENTICATE: 2,
+    Api.CREATE_PARTITIONS: 2,
+    Api.DELETE_GROUPS: 2,
+    Api.INCREMENTAL_ALTER_CONFIGS: 1,
+}
+"""The first flexible version of each request that has one among those that are offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +171,11 @@ def decode_header(frame: memoryview) -> Request:
         tags.end_of_structure()
         reader = tags
     return Request(api, version, number, frame[len(frame) - reader.left :], client)
+
+
+def last_plain_version(api: Api) -> int:
+    """The newest version that is offered and is not flexible."""
+    return min(VERSIONS[api].last, _FLEXIBLE_FROM.get(api, VERSIONS[api].last + 1) - 1)
 
 
 def request_frame(api: Api, version: int, number: int, client: str, body: bytes) -> bytes:

@@ -8,12 +8,14 @@ Everything is read from a view of the request, and nothing is copied but names. 
 are left before anything is made of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from struct import Struct
 from typing import Final, Protocol
 
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
+
+_ID_BYTES: Final = 16
 
 _VARINT_BYTES_MAX: Final = 5
 """Lengths are below 2^32."""
@@ -93,9 +95,23 @@ class Reader:
         length = self._length(_INT32)
         return None if length < 0 else self._take(length)
 
+    def id_bytes(self) -> bytes | None:
+        """The 16 bytes of an id; None for zeros, which mean null."""
+        value = bytes(self._take(_ID_BYTES))
+        return value if any(value) else None
+
     def array[T](self, item: Callable[[], T]) -> list[T]:
         """The items of an array; none for null."""
-        return list(self._items(item))
+        return self.array_or_null(item) or []
+
+    def array_or_null[T](self, item: Callable[[], T]) -> list[T] | None:
+        """The items of an array; None for null."""
+        length = self._length(_INT32)
+        if length < 0:
+            return None
+        if length > self.left:
+            raise MalformedError(f"an array of {length} items, and {self.left} bytes are left")
+        return [item() for _ in range(length)]
 
     def topics[T](self, partition: Callable[[str], T]) -> list[T]:
         """An array of topics, each a name and an array of partitions: what ``partition`` reads of each of them, given
@@ -108,13 +124,6 @@ class Reader:
             return partitions
 
         return list(chain.from_iterable(self.array(topic)))
-
-    def _items[T](self, item: Callable[[], T]) -> Iterator[T]:
-        length = self._length(_INT32)
-        if length > self.left:
-            raise MalformedError(f"an array of {length} items, and {self.left} bytes are left")
-        for _ in range(length):
-            yield item()
 
     def end_of_structure(self) -> None:
         """Skip the tagged fields of a flexible structure."""

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
+from uuid import UUID
 
 import pytest
 from octavo.client.client import Client
@@ -225,6 +226,49 @@ async def test_a_client_without_the_right_is_refused_and_told_nothing(
     got = await owner.fetch("private", 0)
     assert SECRET in got.records
     assert (await owner.offset_at("private", -1)).offset == 1, "nothing was changed"
+
+
+NEWER: tuple[tuple[Api, int, dict[str, Any], Code], ...] = (
+    (
+        Api.OFFSET_FETCH,
+        8,
+        {"groups": [{"group_id": "owners", "topics": None}], "require_stable": False},
+        GROUP_REFUSED,
+    ),
+    (Api.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ("owners",)}, GROUP_REFUSED),
+    (
+        Api.DELETE_TOPICS,
+        6,
+        {"topics": [{"name": "private", "topic_id": None}], "timeout": milliseconds(1000)},
+        TOPIC_REFUSED,
+    ),
+)
+"""Newer forms of some of them."""
+
+
+@pytest.mark.parametrize("form", NEWER, ids=lambda form: str(form[0].name))
+async def test_newer_forms_of_a_request_need_the_same_right(
+    gateway: Gateway, owner: KafkaClient, form: tuple[Api, int, dict[str, Any], Code]
+) -> None:
+    api, version, values, code = form
+    async with await connected_as(gateway.port, "nobody") as client:
+        answer = await client.ask(api, version, values)
+    assert codes_in(answer) - {Code.NONE} == {code}
+    assert "of the owner" not in repr(answer)
+    assert (await owner.offset_at("private", -1)).offset == 1
+
+
+async def test_to_a_client_without_the_right_no_topic_has_the_id(gateway: Gateway, owner: KafkaClient) -> None:
+    found = {one.name: UUID(one.topic_id) for one in gateway.catalogue.all()}
+    asked = {"topics": [{"name": None, "topic_id": found["private"]}], "timeout": milliseconds(1000)}
+    async with await connected_as(gateway.port, "nobody") as client:
+        (answer,) = (await client.ask(Api.DELETE_TOPICS, 6, asked)).responses
+    assert (Code(answer.error_code.value), answer.name) == (Code.UNKNOWN_TOPIC_ID, None)
+    assert "private" not in answer.error_message
+    assert (await owner.offset_at("private", -1)).offset == 1
+    async with await connected_as(gateway.port, "boss") as client:
+        (answer,) = (await client.ask(Api.DELETE_TOPICS, 6, asked)).responses
+    assert (Code(answer.error_code.value), answer.name) == (Code.NONE, "private")
 
 
 async def test_a_client_is_told_of_topics_and_groups_that_it_may_use(gateway: Gateway, owner: KafkaClient) -> None:

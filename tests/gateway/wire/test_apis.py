@@ -2,12 +2,18 @@
 
 import contextlib
 import struct
+from dataclasses import fields
 from datetime import timedelta
+from io import BytesIO
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema
+from kio.serial import entity_reader, entity_writer
 from octavo.gateway.codes import Code
 from octavo.gateway.wire.apis import (
     VERSIONS,
@@ -40,14 +46,72 @@ def test_the_header_of_each_version_is_read(api: Api) -> None:
         assert answer_header(request) == struct.pack(">i", 77) + tags
 
 
-def test_requests_that_kio_reads_are_offered_in_no_flexible_version() -> None:
-    """It refuses tagged fields that it does not know, and servers must skip them."""
-    by_hand = {Api.PRODUCE, Api.FETCH, Api.API_VERSIONS}
-    flexible = {api for api, versions in VERSIONS.items() if load_request_schema(api, versions.last).__flexible__}
-    assert flexible == by_hand
+BY_HAND = {Api.PRODUCE, Api.FETCH}
+
+READ = [
+    (api, version)
+    for api, versions in VERSIONS.items()
+    if api not in BY_HAND
+    for version in range(versions.first, versions.last + 1)
+]
 
 
-@pytest.mark.parametrize("head", [struct.pack(">hhi", 99, 0, 1), struct.pack(">hhi", 3, 9, 1), b"\0" * 7, b""])
+@pytest.mark.parametrize(("api", "version"), READ)
+def test_a_request_is_read_as_kio_reads_it(api: Api, version: int) -> None:
+    schema = load_request_schema(api, version)
+    asked = sample(schema)
+    body = entity_bytes(schema, asked)
+    assert decode_request(api, version, memoryview(body)) == asked == entity_reader(schema)(body, 0)[0]
+    for size in range(len(body)):
+        with pytest.raises(MalformedError):
+            decode_request(api, version, memoryview(body[:size]))
+
+
+@pytest.mark.parametrize(("api", "version"), [one for one in READ if load_request_schema(*one).__flexible__])
+def test_tagged_fields_that_are_not_known_are_skipped(api: Api, version: int) -> None:
+    """``kio`` refuses them. They may stand at the end of each structure."""
+    schema = load_request_schema(api, version)
+    asked = sample(schema)
+    body = entity_bytes(schema, asked)
+    assert body.endswith(b"\0"), "the request has no tagged field"
+    with_tags = body[:-1] + b"\x02" + b"\x07\x03abc" + b"\x88\x01\x00"
+    assert decode_request(api, version, memoryview(with_tags)) == asked
+    with pytest.raises(MalformedError):
+        decode_request(api, version, memoryview(body[:-1] + b"\x01\x07\x04abc"))
+
+
+def test_a_field_that_must_be_there_is_not_null() -> None:
+    with pytest.raises(MalformedError, match="null"):
+        decode_request(Api.FIND_COORDINATOR, 3, memoryview(b"\0\0\0"))
+    with pytest.raises(MalformedError, match="null"):
+        decode_request(Api.FIND_COORDINATOR, 4, memoryview(b"\0\0\0"))
+
+
+def sample(schema: type[Any]) -> Any:
+    """A request with a value in each field; arrays have two items."""
+    hints = get_type_hints(schema)
+    return schema(**{one.name: value_for(hints[one.name], one.metadata.get("kafka_type")) for one in fields(schema)})
+
+
+def value_for(hint: Any, kind: str | None) -> Any:
+    if isinstance(hint, UnionType):
+        (hint,) = (one for one in get_args(hint) if one is not type(None))
+    if get_origin(hint) is tuple:
+        return (value_for(get_args(hint)[0], kind),) * 2
+    if kind is None:
+        return sample(hint)
+    if kind.startswith("timedelta"):
+        return timedelta(milliseconds=1234)
+    return {"string": "ä text", "bytes": b"bytes", "bool": True, "uuid": UUID(int=2**100 + 7)}.get(kind, 17)
+
+
+def entity_bytes(schema: type[Any], asked: Any) -> bytes:
+    buffer = BytesIO()
+    entity_writer(schema)(buffer, asked)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("head", [struct.pack(">hhi", 99, 0, 1), struct.pack(">hhi", 3, 99, 1), b"\0" * 7, b""])
 def test_what_is_no_request_is_refused(head: bytes) -> None:
     with pytest.raises(MalformedError):
         decode_header(memoryview(head + b"\0\0" if len(head) == 8 else head))
@@ -94,6 +158,12 @@ def test_bytes_behind_a_request_are_refused() -> None:
     assert decode_request(METADATA, 1, memoryview(body)).topics[0].name == "orders"
     with pytest.raises(MalformedError, match="1 bytes follow"):
         decode_request(METADATA, 1, memoryview(body + b"x"))
+
+
+def test_librdkafka_asks_for_all_topics_in_a_form_of_its_own() -> None:
+    request = decode_request(METADATA, 9, memoryview(b"\0\0\0\0\x01\0\0\0"))
+    assert request.topics is None
+    assert not request.allow_auto_topic_creation
 
 
 def test_a_field_that_a_version_lacks_has_a_default() -> None:

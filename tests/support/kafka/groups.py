@@ -10,6 +10,16 @@ DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE = 15, 16, 42, 47
 
 SESSION_MS, REBALANCE_MS = 10_000, 30_000
 
+NEWEST = {
+    OFFSET_COMMIT: 8, OFFSET_FETCH: 8, JOIN_GROUP: 9, HEARTBEAT: 4, LEAVE_GROUP: 5, SYNC_GROUP: 5, DESCRIBE_GROUPS: 5,
+    LIST_GROUPS: 5, DELETE_GROUPS: 2,
+}  # fmt: skip
+OLDER = {
+    OFFSET_COMMIT: 7, OFFSET_FETCH: 5, JOIN_GROUP: 5, HEARTBEAT: 3, LEAVE_GROUP: 3, SYNC_GROUP: 3, DESCRIBE_GROUPS: 4,
+    LIST_GROUPS: 2, DELETE_GROUPS: 1,
+}  # fmt: skip
+"""The last versions without tagged fields."""
+
 
 class JoinedGroup(NamedTuple):
     """The answer to JoinGroup, as far as tests look at it."""
@@ -24,6 +34,7 @@ class JoinedGroup(NamedTuple):
 class GroupClient(KafkaClient):
     """A consumer of the group :attr:`group`."""
 
+    versions = NEWEST
     group = "billing"
     member_id = ""
     generation = -1
@@ -40,8 +51,9 @@ class GroupClient(KafkaClient):
         """The fields by which a request says who sends it."""
         return {"group_id": self.group, "member_id": self.member_id, "group_instance_id": self.instance_id}
 
-    async def join(self, *, version: int = 5, metadata: bytes = b"m", **changes: Any) -> JoinedGroup:
+    async def join(self, *, version: int | None = None, metadata: bytes = b"m", **changes: Any) -> JoinedGroup:
         """Join with JoinGroup; a first answer that only gives an id is followed."""
+        version = self.versions[JOIN_GROUP] if version is None else version
         asked = self.join_request(metadata)
         answer = await self.ask(JOIN_GROUP, version, _known(version, asked | changes))
         code = Code(answer.error_code.value)
@@ -61,10 +73,11 @@ class GroupClient(KafkaClient):
             "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": metadata}],
         }  # fmt: skip
 
-    async def sync(self, assignments: dict[str, bytes] | None = None) -> tuple[Code, bytes]:
+    async def sync(self, assignments: dict[str, bytes] | None = None, **agreed: str) -> tuple[Code, bytes]:
+        """Sync; ``agreed`` is what the member says that the group has agreed on."""
         rows = [{"member_id": name, "assignment": value} for name, value in (assignments or {}).items()]
-        asked = self.me | {"generation_id": self.generation, "assignments": rows}
-        answer = await self.ask(SYNC_GROUP, 3, asked)
+        asked = self.me | {"generation_id": self.generation, "assignments": rows, **agreed}
+        answer = await self.ask(SYNC_GROUP, self.versions[SYNC_GROUP], asked)
         return Code(answer.error_code.value), answer.assignment
 
     async def enter(self) -> None:
@@ -73,12 +86,12 @@ class GroupClient(KafkaClient):
         assert await self.sync({self.member_id: b"mine"}) == (Code.NONE, b"mine")
 
     async def heartbeat(self) -> Code:
-        answer = await self.ask(HEARTBEAT, 3, self.me | {"generation_id": self.generation})
+        answer = await self.ask(HEARTBEAT, self.versions[HEARTBEAT], self.me | {"generation_id": self.generation})
         return Code(answer.error_code.value)
 
     async def leave(self) -> Code:
         member = {"member_id": self.member_id, "group_instance_id": self.instance_id}
-        answer = await self.ask(LEAVE_GROUP, 3, {"group_id": self.group, "members": [member]})
+        answer = await self.ask(LEAVE_GROUP, self.versions[LEAVE_GROUP], {"group_id": self.group, "members": [member]})
         assert answer.error_code.value == 0 or not answer.members
         return Code((answer.members[0] if answer.members else answer).error_code.value)
 
@@ -91,8 +104,8 @@ class GroupClient(KafkaClient):
     async def commit_many(
         self, offsets: dict[tuple[str, int], int], *, metadata: str | None = "", epoch: int = -1
     ) -> dict[tuple[str, int], Code]:
-        await self.send(OFFSET_COMMIT, 7, self.commit_request(offsets, metadata=metadata, epoch=epoch))
-        answer = await self.receive(OFFSET_COMMIT, 7)
+        asked = self.commit_request(offsets, metadata=metadata, epoch=epoch)
+        answer = await self.ask(OFFSET_COMMIT, self.versions[OFFSET_COMMIT], asked)
         return {
             (topic.name, one.partition_index): Code(one.error_code.value)
             for topic in answer.topics
@@ -123,7 +136,13 @@ class GroupClient(KafkaClient):
         named = None if topics is None else [
             {"name": name, "partition_indexes": tuple(numbers)} for name, numbers in topics.items()
         ]  # fmt: skip
-        answer = await self.ask(OFFSET_FETCH, 5, {"group_id": self.group, "topics": named})
+        version = self.versions[OFFSET_FETCH]
+        asked: dict[str, Any] = {"group_id": self.group, "topics": named}
+        if version >= 8:
+            (answer,) = (await self.ask(OFFSET_FETCH, version, {"groups": [asked]})).groups
+            assert answer.group_id == self.group
+        else:
+            answer = await self.ask(OFFSET_FETCH, version, asked)
         code = Code(answer.error_code.value)
         if code is not Code.NONE:
             raise AnswerError(code)
@@ -135,15 +154,15 @@ class GroupClient(KafkaClient):
 
     async def describe(self) -> Any:
         asked = {"groups": (self.group,), "include_authorized_operations": False}
-        return (await self.ask(DESCRIBE_GROUPS, 4, asked)).groups[0]
+        return (await self.ask(DESCRIBE_GROUPS, self.versions[DESCRIBE_GROUPS], asked)).groups[0]
 
     async def listed(self) -> list[str]:
-        answer = await self.ask(LIST_GROUPS, 2, {})
+        answer = await self.ask(LIST_GROUPS, self.versions[LIST_GROUPS], {})
         assert answer.error_code.value == 0
         return sorted(one.group_id for one in answer.groups)
 
     async def delete_group(self) -> Code:
-        answer = await self.ask(DELETE_GROUPS, 1, {"groups_names": (self.group,)})
+        answer = await self.ask(DELETE_GROUPS, self.versions[DELETE_GROUPS], {"groups_names": (self.group,)})
         return Code(answer.results[0].error_code.value)
 
 

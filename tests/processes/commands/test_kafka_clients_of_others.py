@@ -1,0 +1,112 @@
+"""Clients of Kafka's protocol for Node.js, Go and Java at `octavo up --kafka`, fetched from their registries.
+
+They are built from tests/support/programs/kafka_of_others with `npm`, `go` and `mvn`, which must be there: `make soak`
+runs this module (tests/left_to_soak.txt).
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.commands.gateways import PROGRAMS
+from support.commands.processes import Up
+
+SOURCES = PROGRAMS / "kafka_of_others"
+BUILD_SECONDS = 600
+RUN_SECONDS = 150
+COUNT = 1000
+
+
+@pytest.fixture(scope="module")
+def up(module_folder: Path) -> Iterator[Up]:
+    with Up(module_folder / "data", "--kafka", 0) as running:
+        yield running.wait_ready()
+
+
+def run(*command: object, folder: Path | None = None, seconds: float = RUN_SECONDS) -> str:
+    """What the command has printed."""
+    done = subprocess.run(
+        [str(word) for word in command], cwd=folder, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def modules(module_folder: Path) -> Path:
+    """The clients for Node.js, installed."""
+    folder = module_folder / "node"
+    shutil.copytree(SOURCES, folder)
+    run("npm", "install", "--no-fund", "--no-audit", "--no-package-lock", folder=folder, seconds=BUILD_SECONDS)
+    return folder
+
+
+def test_kafkajs(up: Up, modules: Path) -> None:
+    said = json.loads(run("node", modules / "kafkajs.mjs", up.kafka).splitlines()[-1])
+    assert said.pop("received") >= COUNT
+    assert said == {
+        "created": True, "got": COUNT, "state": "Stable", "committed": COUNT, "reset": -2 * 3, "partitions": 5,
+    }  # fmt: skip
+
+
+def test_platformatic_kafka(up: Up, modules: Path) -> None:
+    said = json.loads(run("node", modules / "platformatic.mjs", up.kafka).splitlines()[-1])
+    assert said.pop("received") >= COUNT
+    assert "platformatic" in said.pop("groups")
+    assert said == {"got": COUNT, "state": ["STABLE"]}
+
+
+def test_franz_go(up: Up, module_folder: Path) -> None:
+    folder = module_folder / "go"
+    folder.mkdir()
+    shutil.copy(SOURCES / "main.go", folder)
+    run("go", "mod", "init", "client", folder=folder)
+    run("go", "mod", "tidy", folder=folder, seconds=BUILD_SECONDS)
+    run("go", "build", "-o", "client", ".", folder=folder, seconds=BUILD_SECONDS)
+    assert json.loads(run(folder / "client", up.kafka)) == {"got": COUNT, "lag": 0, "state": "Stable"}
+
+
+@pytest.fixture(scope="module")
+def java(up: Up, module_folder: Path) -> Callable[..., str]:
+    """Runs a class of Kafka's own tools against the gateway."""
+    folder = module_folder / "java"
+    folder.mkdir()
+    shutil.copy(SOURCES / "pom.xml", folder)
+    run(
+        "mvn",
+        "-q",
+        "-B",
+        "dependency:copy-dependencies",
+        "-DoutputDirectory=jars",
+        folder=folder,
+        seconds=BUILD_SECONDS,
+    )
+
+    def tool(name: str, *words: object) -> str:
+        main = f"org.apache.kafka.tools.{name}"
+        return run("java", "-Xmx256m", "-cp", f"{folder}/jars/*", main, "--bootstrap-server", up.kafka, *words)
+
+    return tool
+
+
+def test_tools_of_kafka(java: Callable[..., str]) -> None:
+    topic, group = ("--topic", "of-java"), ("--group", "verified")
+    java("TopicCommand", "--create", *topic, "--partitions", 3)
+    assert "PartitionCount: 3" in java("TopicCommand", "--describe", *topic)
+    sent = [json.loads(line) for line in java("VerifiableProducer", *topic, "--max-messages", COUNT).splitlines()]
+    assert (sent[-1]["sent"], sent[-1]["acked"]) == (COUNT, COUNT)
+    options = ("--group-id", "verified", "--max-messages", COUNT, "--reset-policy", "earliest")
+    read = [json.loads(line) for line in java("VerifiableConsumer", *topic, *options).splitlines()]
+    assert sum(line["count"] for line in read if line["name"] == "records_consumed") == COUNT
+    groups = "consumer.group.ConsumerGroupCommand"
+    assert re.search(r"^verified\s+Empty\s*$", java(groups, "--list", "--state"), re.MULTILINE)
+    rows = re.findall(r"^verified\s+of-java\s+\d\s+(\d+)\s+\d+\s+0\s", java(groups, "--describe", *group), re.MULTILINE)
+    assert sum(map(int, rows)) == COUNT, "all are committed, and nothing lags"
+    java(groups, *group, *topic, "--reset-offsets", "--to-earliest", "--execute")
+    java(groups, "--delete", *group)
+    java("TopicCommand", "--delete", *topic)
+    assert "of-java" not in java("TopicCommand", "--list")
