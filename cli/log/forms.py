@@ -31,9 +31,18 @@ def format_of(payload: PayloadForm | None, *, as_json: bool) -> Format:
     ``{"base64": ...}``.
     """
     if not as_json:
-        alone = _ALONE[payload or PayloadForm.TEXT]
-        return lambda entry: alone(entry.payload) + b"\n"
+        return lambda entry: payload_alone(entry.payload, payload) + b"\n"
     return lambda entry: _as_object(entry, payload)
+
+
+def payload_alone(payload: bytes, form: PayloadForm | None) -> bytes:
+    """A payload as it is written outside of objects."""
+    return _ALONE[form or PayloadForm.TEXT](payload)
+
+
+def payload_in_object(payload: bytes, form: PayloadForm | None) -> str:
+    """A payload as a value of JSON, on one line."""
+    return json_text(bytes_as_json(payload)) if form is None else _IN_OBJECT[form](payload)
 
 
 def entry_as_json(entry: "LogEntry") -> dict[str, Any]:
@@ -50,7 +59,7 @@ def _as_object(entry: "LogEntry", form: PayloadForm | None) -> bytes:
     if form is None:
         return json_text(entry_as_json(entry)).encode() + b"\n"
     facts = json_text(_facts(entry)).removesuffix("}")
-    return f'{facts}, "payload": {_IN_OBJECT[form](entry.payload)}}}\n'.encode()
+    return f'{facts}, "payload": {payload_in_object(entry.payload, form)}}}\n'.encode()
 
 
 def _json_text(payload: bytes) -> str:

@@ -75,15 +75,30 @@ async def read(
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="The first entry added at this time or later, alone.")
     ] = None,
+    records: Annotated[
+        bool,
+        typer.Option(
+            "--records",
+            help="Of a partition of a Kafka topic, such as kafka/orders/0: write the records in its entries.",
+        ),
+    ] = False,
     payload: PayloadOption = None,
     password_file: PasswordFileOption = None,
 ) -> None:
     """Write payloads, each followed by a newline.
 
     With --json, one object per entry. Times are those at which the leader sealed the entries.
+
+    With --records, one line per record: offset, time of the producer, key, headers and value, with tabs between them;
+    with --json, one object per record. A position is the number of an entry, which is a batch of records; an offset is
+    the number of a record, by which Kafka clients read. Every other option goes by positions, or by times of entries.
     """
     from octavo.cli.log.follow import write_entries  # noqa: PLC0415
 
+    if records:
+        from octavo.cli.log.records import check_partition, write_records  # noqa: PLC0415
+
+        check_partition(name)
     if first is not None and last is not None and last < first:
         raise InvalidArgumentError(f"--first {first} lies after --last {last}")
     _at_most_one({"--first": first, "--since": since, "--at": at})
@@ -115,7 +130,10 @@ async def read(
             raise NoSuchEntryError(f"log {name} has no position {missing} yet; its end is {end}")
         if start <= stop:
             async with aclosing(log.entries(start, stop)) as entries:
-                await write_entries(entries, format_of(payload, as_json=session.as_json))
+                if records:
+                    await write_records(entries, name, payload, as_json=session.as_json)
+                else:
+                    await write_entries(entries, format_of(payload, as_json=session.as_json))
 
 
 async def tail(

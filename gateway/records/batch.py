@@ -86,9 +86,14 @@ class BatchHeader(NamedTuple):
     record_count: int
 
     @property
+    def compression(self) -> int:
+        """How the records are compressed: 0 not, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & _COMPRESSION_MASK
+
+    @property
     def is_compressed(self) -> bool:
         """Whether the records are compressed."""
-        return self.attributes & _COMPRESSION_MASK != 0
+        return self.compression != 0
 
     @property
     def is_idempotent(self) -> bool:

@@ -44,6 +44,9 @@ _KEEPS_ALL: Final = [None, None]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,3}")
+"""Of a partition."""
+
 
 class TopicState(Enum):
     """See the module."""
@@ -151,6 +154,20 @@ def _retention_of(stored: list[Any]) -> TopicRetention:
 def has_topic_form(name: str) -> bool:
     """Whether a topic, of a client or of the gateway's own, can have this name."""
     return len(name) <= NAME_CHARACTERS_MAX and _NAME.fullmatch(name) is not None and name not in {".", ".."}
+
+
+def is_partition_log(log_name: str) -> bool:
+    """Whether a log with this name is a partition of a client's topic, and holds batches.
+
+    Example:
+        >>> is_partition_log("kafka/orders/0"), is_partition_log("kafka/__consumer_offsets/0")
+        (True, False)
+    """
+    start, _, rest = log_name.partition("/")
+    topic, _, number = rest.partition("/")
+    if start != "kafka" or not has_topic_form(topic) or topic.startswith(OWN_PREFIX):
+        return False
+    return _NUMBER.fullmatch(number) is not None and int(number) < PARTITIONS_MAX
 
 
 def check_topic_name(name: str) -> None:

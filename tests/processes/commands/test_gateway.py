@@ -121,6 +121,43 @@ def test_topics_are_created_shown_changed_and_deleted(up: Up) -> None:
     assert run_client(CLIENTS, "topics", up.kafka)[0]["bills"] is False
 
 
+def test_the_records_of_a_partition_are_read_in_every_compression(up: Up) -> None:
+    def read(*arguments: object) -> list[str]:
+        done = octavo("log", "read", "kafka/codecs/0", "--records", *arguments, "--metadata", up.uri)
+        assert done.status == 0, done
+        return done.stdout.decode().splitlines()
+
+    assert run_client(CLIENTS, "codecs", up.kafka) == [{"codecs": 10}]
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    shown = [json.loads(line) for line in read("--json")]
+    assert [one["offset"] for one in shown] == list(range(10))
+    assert [(one["key"], one["value"], one["headers"]) for one in shown[::2]] == [
+        ("key", codec * 100, [{"name": "codec", "value": codec}]) for codec in codecs
+    ]
+    assert {(one["key"], one["value"], one["timestamp"]) for one in shown[1::2]} == {
+        (None, None, "2026-01-01T00:00:00.001000+00:00")
+    }
+    position = shown[4]["position"]
+    assert [one["offset"] for one in shown if one["position"] == position] == [4, 5], "a batch is an entry"
+    assert read("--first", position, "--last", position, "--payload", "hex") == [
+        f"4\t2026-01-01T00:00:00+00:00\t6b6579\tcodec={b'snappy'.hex()}\t{(b'snappy' * 100).hex()}",
+        "5\t2026-01-01T00:00:00.001000+00:00\t\t\t",
+    ]
+
+
+def test_an_entry_that_is_no_batch_and_a_log_that_is_no_partition_are_refused(up: Up, tmp_path: Path) -> None:
+    line = tmp_path / "line"
+    line.write_text("hello\n")
+    for name in ("kafka/made/0", "plain"):
+        assert octavo("log", "create", name, "--metadata", up.uri).status == 0
+        assert octavo("log", "append", name, line, "--metadata", up.uri).status == 0
+    read = ("--records", "--metadata", up.uri)
+    reason = "log kafka/made/0: the entry at position 0 is no batch of records: 5 bytes are less"
+    octavo("log", "read", "kafka/made/0", *read).failed_with_one_line(1, reason)
+    reason = "log plain is no partition of a Kafka topic, such as kafka/orders/0"
+    octavo("log", "read", "plain", *read).failed_with_one_line(2, reason)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [

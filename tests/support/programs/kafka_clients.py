@@ -5,6 +5,7 @@ them with an idempotent producer and compressed, and read them back. ``numbers``
 producer, one line for each hundred that are acknowledged, until its standard input ends; ``read`` prints all of them,
 and ``leader`` the port of the gateway that leads their partition. ``settings`` creates a topic with aiokafka, and
 changes its settings with all three. ``bills`` and ``topics`` produce to a topic of bills, and look for it.
+``codecs`` produces a message with a key and a header in each compression.
 Each prints what it has seen as lines of JSON.
 """
 
@@ -244,6 +245,19 @@ def produce_bills(address: str) -> None:
     say({"bills": 3})
 
 
+def produce_in_each_compression(address: str) -> None:
+    """Produce to partition 0 of a topic; a batch has two messages."""
+    from confluent_kafka import Producer  # noqa: PLC0415
+
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        producer = Producer({"bootstrap.servers": address, "compression.type": codec, "linger.ms": 1000})
+        value = (codec * 100).encode()
+        producer.produce("codecs", value, b"key", partition=0, timestamp=1_767_225_600_000, headers=[("codec", codec)])
+        producer.produce("codecs", None, partition=0, timestamp=1_767_225_600_001)
+        producer.flush(100)
+    say({"codecs": 10})
+
+
 def say_topics(address: str) -> None:
     """Print whether there is a topic of bills."""
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415
@@ -260,6 +274,7 @@ def main(program: str, address: str, *arguments: str) -> None:
         programs = {
             "kafka-python": with_kafka_python, "confluent-kafka": with_confluent_kafka, NUMBERS: produce_numbers,
             "leader": say_leader, "settings": change_settings, "bills": produce_bills, "topics": say_topics,
+            "codecs": produce_in_each_compression,
         }  # fmt: skip
         programs[program](address)
 
