@@ -28,7 +28,7 @@ _BLOCK_LENGTH: Final = Struct(">i")
 
 
 class MissingCodecError(Exception):
-    """What unpacks the records is not installed. The text names the extra that brings it."""
+    """A module that unpacks records is not installed. The text names the extra that brings it."""
 
 
 def unpacked(compression: int, data: bytes, bytes_max: int) -> bytes:
