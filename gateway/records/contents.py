@@ -94,8 +94,6 @@ def _field(data: bytes, at: int) -> tuple[bytes | None, int]:
     length, at = read_number(data, at)
     if length < 0:
         return None, at
-    if length > len(data) - at:
-        raise IndexError(length)
     return data[at : at + length], at + length
 
 

@@ -90,6 +90,13 @@ def test_damaged_compression_is_refused(codec: str) -> None:
             unpacked(compression, damaged, 10_000)
 
 
+def test_a_block_of_snappy_that_is_said_to_be_longer_than_it_is_is_refused() -> None:
+    block = snappy(PLAIN)
+    data = b"\x82SNAPPY\x00" + bytes(8) + (len(block) + 1).to_bytes(4, "big") + block
+    with pytest.raises(RefusedError, match="cannot be unpacked with snappy"):
+        unpacked(2, data, 10_000)
+
+
 @pytest.mark.parametrize(("compression", "name"), [(2, "snappy"), (3, "lz4"), (4, "zstd")])
 def test_a_missing_module_is_named_with_the_extra_that_brings_it(
     compression: int, name: str, monkeypatch: pytest.MonkeyPatch
@@ -120,6 +127,10 @@ def test_a_missing_module_is_named_with_the_extra_that_brings_it(
         ),
         (
             batch_of(records=gzip.compress(number(7) + b"\0\0\0\1\1\0x"), count=1, attributes=1),
+            "record 0 does not end where it says",
+        ),
+        (
+            batch_of(records=gzip.compress(number(6) + b"\0\0\0\1\1" + number(-1)), count=1, attributes=1),
             "record 0 does not end where it says",
         ),
     ],
