@@ -3,11 +3,15 @@
 A fetch waits until there is something to read, or its time is over. Bytes for the answer are taken from the budget of
 answers only when there is: many consumers may wait at a time. They are given back when the consumer has read the
 answer.
+
+Consumers that read nothing can use the budget up for as long as an answer may stay unread. So a fetch waits a moment
+only for its share. Then it gets a small answer, which lies in the buffer of its connection, as small requests do. Such
+answers are read few at a time. Where even one batch is no small answer, the fetch waits in turn.
 """
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Final
 
 from octavo.gateway.codes import Code, RefusedError
@@ -18,7 +22,7 @@ from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.topics.document import Topic
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.budget import ByteBudget
-from octavo.gateway.wire.connection import Pieces
+from octavo.gateway.wire.connection import BUFFER_BYTES, Pieces
 from octavo.gateway.wire.fetch import (
     NO_EPOCH,
     NO_SESSION,
@@ -32,6 +36,12 @@ from octavo.protocol.errors import OctavoError
 
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of an answer, but for its last batch: what one consumer that reads nothing holds."""
+
+SHARE_SECONDS_MAX: Final = 0.1
+"""Consumers that read take their answers within some milliseconds."""
+
+_SMALL_READS_MAX: Final = 4
+"""At a time: each may read one batch of any size."""
 
 WAIT_SECONDS_MAX: Final = 60.0
 """A fetch waits no longer, whatever it asks for."""
@@ -50,6 +60,7 @@ class FetchService:
         self._catalogue = catalogue
         self._leaders = leaders
         self._answers = answers
+        self._small_reads = asyncio.Semaphore(_SMALL_READS_MAX)
 
     async def answer(self, request: Request, held: AsyncExitStack) -> Pieces:
         """The answer. ``held`` keeps its bytes."""
@@ -73,8 +84,7 @@ class FetchService:
             seconds_left = deadline - loop.time()
             if seconds_left <= 0 or self._has_something(asked, led):
                 async with AsyncExitStack() as attempt:
-                    await attempt.enter_async_context(self._answers.holding(bytes_max))
-                    found = await self._read(asked, led, bytes_max)
+                    found = await self._read_with_share(asked, led, bytes_max, attempt)
                     seconds_left = deadline - loop.time()
                     if seconds_left <= 0 or _is_enough(found, asked.bytes_min):
                         await held.enter_async_context(attempt.pop_all())
@@ -83,6 +93,28 @@ class FetchService:
                 await asyncio.wait(growing, timeout=seconds_left, return_when=asyncio.FIRST_COMPLETED)
             else:
                 deadline = loop.time()
+
+    async def _read_with_share(
+        self, asked: FetchRequest, led: _Led, bytes_max: int, attempt: AsyncExitStack
+    ) -> list[FetchedPartition]:
+        """The partitions; ``attempt`` holds their bytes, but for those of a small answer."""
+        if await self._has_share(bytes_max, attempt):
+            return await self._read(asked, led, bytes_max)
+        async with self._small_reads:
+            found = await self._read(asked, led, min(bytes_max, BUFFER_BYTES))
+        small = _within(found, BUFFER_BYTES)
+        if _bytes_in(small) or not _bytes_in(found):
+            return small
+        found.clear()  # its batches are not held meanwhile
+        await attempt.enter_async_context(self._answers.holding(bytes_max))
+        return await self._read(asked, led, bytes_max)
+
+    async def _has_share(self, bytes_max: int, attempt: AsyncExitStack) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SHARE_SECONDS_MAX):
+                await attempt.enter_async_context(self._answers.holding(bytes_max))
+                return True
+        return False
 
     async def _led(self, wanted: Iterable[WantedPartition]) -> _Led:
         partitions: dict[PartitionKey, tuple[Topic, int]] = {}
@@ -156,6 +188,16 @@ def _divided(request: Request, asked: FetchRequest) -> tuple[FetchRequest, list[
             refused.append(FetchedPartition(one.topic, one.partition, error.code))
     wait_ms_max = 0 if refused else asked.wait_ms_max
     return asked._replace(partitions=allowed, wait_ms_max=wait_ms_max), refused
+
+
+def _within(found: list[FetchedPartition], bytes_max: int) -> list[FetchedPartition]:
+    """Without the batches of partitions that do not fit any more."""
+    kept, left = [], bytes_max
+    for one in found:
+        size = sum(map(len, one.batches))
+        kept.append(one if size <= left else one._replace(batches=()))
+        left -= size if size <= left else 0
+    return kept
 
 
 def _is_enough(found: list[FetchedPartition], bytes_min: int) -> bool:

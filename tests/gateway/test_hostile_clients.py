@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import struct
 import zlib
 from collections.abc import AsyncIterator
@@ -9,14 +10,16 @@ from contextlib import AsyncExitStack
 
 import pytest
 from octavo.gateway.codes import Code
-from octavo.gateway.gateway import REQUEST_BYTES_MAX, Gateway
+from octavo.gateway.gateway import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX, Gateway
+from octavo.gateway.service.fetch import ANSWER_BYTES_MAX as ANSWER_BYTES_EACH
 from octavo.gateway.wire.connection import BUFFER_BYTES
 from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
 from support.kafka.batches import batch_of
-from support.kafka.client import PRODUCE, KafkaClient
+from support.kafka.client import FETCH, PRODUCE, KafkaClient, fetch_request
 from support.waiting import WAIT_SECONDS, eventually
 
 HALF_FRAMES = 300
+CONSUMERS = 200
 EVERYTHING = 2**31 - 1
 
 
@@ -70,6 +73,23 @@ async def test_half_frames_by_the_hundred(gateway: Gateway, client: KafkaClient)
     await eventually(lambda: held(gateway, "requests") == 0, "the bytes are given back")
 
 
+async def test_consumers_that_ask_for_everything_and_read_nothing(gateway: Gateway, client: KafkaClient) -> None:
+    for topic in ("orders", "large"):
+        await client.metadata(topic)
+    await client.produce("large", *[batch_of(bytes(900_000))])
+    for _ in range(5):
+        await client.produce("large", batch_of(bytes(900_000)))
+    asked = fetch_request("large", 0, wait_ms=60_000, bytes_max=EVERYTHING, partition_bytes_max=EVERYTHING)
+    async with AsyncExitStack() as stack:
+        for _ in range(CONSUMERS):
+            await (await stack.enter_async_context(await stubborn(gateway.port))).send(FETCH, 11, asked)
+        full = ANSWER_BYTES_MAX - ANSWER_BYTES_EACH
+        await eventually(lambda: held(gateway, "answers") > full, "the budget is used up")
+        await goes_on(client)
+        assert full < held(gateway, "answers") <= ANSWER_BYTES_MAX
+    await eventually(lambda: held(gateway, "answers") == 0, "the bytes are given back")
+
+
 @pytest.mark.parametrize(
     ("batch", "code"),
     [
@@ -100,6 +120,17 @@ async def test_a_compressed_bomb_is_stored_as_it_is_and_never_unpacked(gateway: 
     assert bomb in (await client.fetch("orders", answer.base_offset)).records
     assert (await client.offset_at("orders", 1)).offset == answer.base_offset
     await goes_on(client)
+
+
+async def stubborn(port: int) -> KafkaClient:
+    """A connection of a client that reads nothing, and of which the operating system takes little."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=sock)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    return KafkaClient(reader, writer)
 
 
 def held(gateway: Gateway, name: str) -> int:
