@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Final, Literal
 
-from octavo.client.arguments import Protection, check_password, check_text, checked_protection
+from octavo.client.arguments import Protection, check_flag, check_password, check_text, checked_protection
 from octavo.client.awaitable_context import Opening
 from octavo.client.log.creation import LogMaker, delete_log
 from octavo.client.log.cursors.keeper import CursorKeeper, CursorKeepers
@@ -253,6 +253,7 @@ class LogFace:
         check_log_name(name)
         quorums = quorums_of(ensemble_size, write_quorum, ack_quorum)
         protection = checked_protection(password, digest, private)
+        check_flag("exist_ok", exist_ok)
         if retention is not None:
             check_retention(retention)
         if layout not in ("chain", "stream"):

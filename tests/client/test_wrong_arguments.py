@@ -138,6 +138,7 @@ async def faces() -> AsyncIterator[dict[str, tuple[Any, dict[str, dict[str, obje
                         "truncate": {"before": 0},
                         "give_up": {"ledger_id": ledger_id},
                         "set_retention": {"retention": octavo.Retention()},
+                        "would_drop": {"retention": octavo.Retention()},
                         "cursor": {"name": "one"},
                         "position_of": {"key": "one"},
                         "outcome": {"error": error},

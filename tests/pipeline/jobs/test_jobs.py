@@ -217,7 +217,7 @@ def test_verify_and_inventory_look_at_logs_and_name_what_has_no_end(
         assert loglines(spark, cluster, ledgers="0-9").streams_left_out == 1
         assert loglines(spark, cluster, ledgers="app=none").streams_left_out == 0
         assert main(verify_it) == 0
-        assert "1 ledgers (1 of them streams), 213 replicas of entries" in capfd.readouterr().out
+        assert "1 ledger (1 of them streams), 213 replicas of entries" in capfd.readouterr().out
         assert main([*verify_it, "--json"]) == 0
         told = json.loads(capfd.readouterr().out)
         assert (told["sound"], told["streams"], told["not_covered"]) == (True, 1, {})

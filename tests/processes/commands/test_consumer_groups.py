@@ -108,7 +108,7 @@ def test_no_commit_that_was_answered_goes_back_when_the_gateway_is_killed(tmp_pa
         run_client(GROUPS, "topic", address, "work", PARTITIONS)
         members = {client: stack.enter_context(Member(client, address, client, "work")) for client in CLIENTS}
         run_client(GROUPS, "produce", address, "work", PARTITIONS, 0, COUNT)
-        wait_until(lambda: all(len(one.committed) == PARTITIONS for one in members.values()), "all commit")
+        wait_until(lambda: all(len(one.committed) == PARTITIONS for one in members.values()), lambda: repr(members))
         serving.close()  # kills it
         answered = {client: dict(one.committed) for client, one in members.items()}
         serving.enter_context(gateway(up.uri, port))

@@ -197,8 +197,9 @@ async def test_a_key_that_can_be_none_and_a_payload_that_does_not_fit_are_refuse
             assert await writer.add(b"x", key="a") == 0
             with pytest.raises(octavo.InvalidArgumentError, match="has keys"):
                 log.reader_at(0)
-            async with log.reader_at(0, stored=True) as (_, reader):
-                (batch,) = [batch async for batch in reader.batches(0, 0, confirmed=True)]
+            async with log.reader_at(0, stored=True) as (extent, reader):
+                first = extent.first - extent.base
+                (batch,) = [batch async for batch in reader.batches(first, first, confirmed=True)]
             assert octavo.keyed_of(batch.entries[0].payload) == ("a", b"x")
         with pytest.raises(octavo.ClientClosedError):
             await writer.add(b"x", key="a")
