@@ -137,8 +137,8 @@ async def allow(
     """Give a principal rights to topics and consumer groups.
 
     Gateways ask for these rights, and bookies for roles. A principal that does not exist is made, without a role.
-    Rights that it has stay. A pattern is a name, or the
-    beginning of names with * behind it: 'orders.*'; '*' stands for all names.
+    Rights that it has stay. A pattern is a name, or the beginning of names with * behind it: 'orders.*'; '*' stands
+    for all names.
     """
     from dataclasses import replace  # noqa: PLC0415
 

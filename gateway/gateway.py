@@ -59,11 +59,6 @@ class GatewaySettings:
     advertised_port: int | None = None
     """At which port; None: the one on which it listens."""
 
-    @property
-    def advertised(self) -> str:
-        """The host at which clients reach the gateway."""
-        return self.advertised_host or self.host
-
     write_quorum: int = 3
     """Copies of each batch of a topic, unless its creator says otherwise."""
     ack_quorum: int = 2
@@ -75,6 +70,11 @@ class GatewaySettings:
     """Bounds of consumer groups."""
     password: bytes = field(default=b"", repr=False)
     """Of the logs of topics, which are private then: other clients of the cluster cannot read them."""
+
+    @property
+    def advertised(self) -> str:
+        """The host at which clients reach the gateway."""
+        return self.advertised_host or self.host
 
 
 class Service:

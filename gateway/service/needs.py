@@ -52,30 +52,34 @@ NEEDS: Final[dict[Api, Need]] = {
 
 def check_topic(request: Request, name: str) -> None:
     """Raise :class:`~octavo.gateway.codes.RefusedError` unless the client may ask this of a topic."""
-    right = NEEDS[request.api].topic
-    assert right is not None, f"{request.api.name} names no topic"
-    request.gate.check(right, name, request.api.name)
+    request.gate.check(_topic_right(request), name, request.api.name)
 
 
 def may_see(request: Request, name: str) -> bool:
     """Whether a topic is listed in the answer."""
+    return request.gate.may(_topic_right(request), name)
+
+
+def _topic_right(request: Request) -> TopicRight:
     right = NEEDS[request.api].topic
     assert right is not None, f"{request.api.name} names no topic"
-    return request.gate.may(right, name)
+    return right
 
 
 def check_group(request: Request, group_id: str) -> None:
     """Raise :class:`~octavo.gateway.codes.RefusedError` unless the client may ask this of a group."""
-    right = NEEDS[request.api].group
-    assert right is not None, f"{request.api.name} names no group"
-    request.gate.check(right, group_id, request.api.name)
+    request.gate.check(_group_right(request), group_id, request.api.name)
 
 
 def may_see_group(request: Request, group_id: str) -> bool:
     """Whether a group is listed in the answer."""
+    return request.gate.may(_group_right(request), group_id)
+
+
+def _group_right(request: Request) -> TopicRight:
     right = NEEDS[request.api].group
     assert right is not None, f"{request.api.name} names no group"
-    return request.gate.may(right, group_id)
+    return right
 
 
 def check_some(request: Request) -> None:

@@ -25,6 +25,10 @@ from octavo.gateway.wire.fields import MalformedError, Reader
 
 _METADATA: Final = 3
 
+_request_schema: Final = cache(load_request_schema)
+_answer_schema: Final = cache(load_response_schema)
+"""``kio`` looks the class up among its modules each time."""
+
 type Answer = Mapping[str, Any]
 """The fields of an answer. Structures within are mappings, too; a time is an int of milliseconds, an id 32 hexadecimal
 digits."""
@@ -36,7 +40,7 @@ def decode_request(key: int, version: int, body: memoryview) -> Any:
     Raises:
         MalformedError: It is not of the form that the version has.
     """
-    schema = load_request_schema(key, version)
+    schema = _request_schema(key, version)
     reader = Reader(body, flexible=schema.__flexible__)
     try:
         request = _read_structure(cast(Hashable, schema))(reader)
@@ -54,10 +58,7 @@ older form: read in the newer one, that asks for all topics, with an unknown tag
 
 def encode_request(key: int, version: int, fields: Answer) -> bytes:
     """A request behind its header, for a program that asks a gateway."""
-    schema, write = _request_writer(key, version)
-    buffer = BytesIO()
-    write(buffer, _built(schema, fields))
-    return buffer.getvalue()
+    return _encoded(_request_schema(key, version), fields)
 
 
 def decode_answer(key: int, version: int, body: bytes) -> Any:
@@ -75,9 +76,12 @@ def decode_answer(key: int, version: int, body: bytes) -> Any:
 
 def encode_answer(key: int, version: int, answer: Answer) -> bytes:
     """The answer behind its header."""
-    schema, write = _answer_writer(key, version)
+    return _encoded(_answer_schema(key, version), answer)
+
+
+def _encoded(schema: Any, values: Answer) -> bytes:
     buffer = BytesIO()
-    write(buffer, _built(schema, answer))
+    _writer(schema)(buffer, _built(schema, values))
     return buffer.getvalue()
 
 
@@ -173,20 +177,13 @@ _READ: Final[Mapping[str, _Read]] = {
 
 
 @cache
-def _request_writer(key: int, version: int) -> tuple[type[Any], Callable[[BytesIO, Any], None]]:
-    schema = load_request_schema(key, version)
-    return schema, entity_writer(schema)
-
-
-@cache
 def _answer_reader(key: int, version: int) -> Callable[[bytes, int], tuple[Any, int]]:
-    return entity_reader(load_response_schema(key, version))
+    return entity_reader(_answer_schema(key, version))
 
 
 @cache
-def _answer_writer(key: int, version: int) -> tuple[type[Any], Callable[[BytesIO, Any], None]]:
-    schema = load_response_schema(key, version)
-    return schema, entity_writer(schema)
+def _writer(schema: Any) -> Callable[[BytesIO, Any], None]:
+    return entity_writer(schema)
 
 
 def _built(schema: type[Any], values: Mapping[str, Any]) -> Any:
