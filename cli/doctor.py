@@ -21,7 +21,9 @@ from octavo.protocol.errors import InvalidArgumentError, MetadataUnavailableErro
 
 if TYPE_CHECKING:
     from octavo.bookie.config import BookieConfig
+    from octavo.cli.kafka.examining import Examined
     from octavo.client.bookie_status import BookieStatus
+    from octavo.gateway.leading.gateways import GatewayAddress
     from octavo.metadata import MetadataStore
 
 # ruff: noqa: PLC0415 - `octavo --help` needs no cluster
@@ -40,6 +42,9 @@ CLOCK_SECONDS_WARN = 1.0
 """People compare times of different hosts. What cannot be taken back does not depend on them (rule M5)."""
 
 CONNECT_SECONDS_MAX = 3.0
+
+EXAMINE_SECONDS_MAX = 10.0
+"""Of a gateway: up to three connections."""
 
 UNSUITABLE_FILE_SYSTEMS = {
     "tmpfs": "its files are lost at a restart",
@@ -75,9 +80,10 @@ async def doctor(
 ) -> int:
     """Check this host and the cluster for common problems.
 
-    The command checks limits, clocks, versions, hosts, certificates, the metadata store and the way to every bookie and
-    every gateway. With --config it also checks the certificate of a bookie of this host, and its directories: their
-    file systems, free space and speed. It changes nothing for good. The exit status is 1 if a check failed.
+    The command checks limits, clocks, versions, hosts, certificates, the metadata store, the way to every bookie and
+    every gateway, and whether gateways that other hosts can reach ask clients who they are. With --config it also
+    checks the certificate of a bookie of this host, and its directories: their file systems, free space and speed. It
+    changes nothing for good. The exit status is 1 if a check failed.
     """
     from octavo.cli.output import print_json, print_table
 
@@ -223,8 +229,9 @@ async def _cluster(session: Session) -> list[Finding]:
     return findings + gateways
 
 
-async def gateways_of(store: "MetadataStore") -> list[Finding]:
-    """The way to each gateway; nothing for a cluster that has neither gateways nor topics."""
+async def gateways_of(store: "MetadataStore", *, seconds_max: float = EXAMINE_SECONDS_MAX) -> list[Finding]:
+    """The way to each gateway, its certificate, and who may use it; nothing for a cluster that has neither gateways nor
+    topics. ``seconds_max``: for the examination of each."""
     from octavo.gateway.leading.gateways import registered
     from octavo.gateway.topics.document import TOPICS_PREFIX
 
@@ -232,8 +239,44 @@ async def gateways_of(store: "MetadataStore") -> list[Finding]:
     if not gateways:
         async for _ in store.list_documents(TOPICS_PREFIX):
             return [Finding("gateways", "warning", "there are topics and no gateway: Kafka clients cannot use them")]
-    ways = (_way(f"gateway {one.node_id}", f"{one.host}:{one.port}") for one in gateways)
-    return list(await asyncio.gather(*ways))
+    found = await asyncio.gather(*(_gateway(one, seconds_max) for one in gateways))
+    return [finding for findings in found for finding in findings]
+
+
+async def _gateway(address: "GatewayAddress", seconds_max: float) -> list[Finding]:
+    """The way to a gateway, its certificate, and who may use it."""
+    from octavo.security.loopback import is_loopback
+
+    name, place = f"gateway {address.node_id}", f"{address.host}:{address.port}"
+    way = await _way(name, place)
+    if way.result == "failed":
+        return [way]
+    check = f"access to {name}"
+    try:
+        from octavo.cli.kafka.examining import examine_gateway
+
+        examined = await examine_gateway(address.host, address.port, seconds_max=seconds_max)
+    except ModuleNotFoundError as error:
+        text = f"cannot be checked without {error.name}: install Octavo with its extra `kafka` here"
+        return [way, Finding(check, "warning", text)]
+    except (OSError, TimeoutError) as error:
+        reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        return [way, Finding(check, "failed", f"{place} accepts connections and does not answer: {reason}")]
+    findings = [way]
+    if examined.expires_at is not None:
+        days = int((examined.expires_at - time.time()) // 86_400)
+        findings.append(certificate_finding(f"certificate of {name}", days))
+    if not is_loopback(address.host):
+        findings.append(access_finding(check, place, examined))
+    return findings
+
+
+def access_finding(check: str, place: str, examined: "Examined") -> Finding:
+    """Whether a gateway that other hosts can reach asks its clients who they are."""
+    if examined.serves_strangers:
+        text = "serves clients that do not say who they are: every host that reaches it can read and write all topics; "
+        return Finding(check, "warning", f"{place} {text}start it with --listen-tls required and without --auth none")
+    return Finding(check, "ok", f"{place} serves principals only")
 
 
 async def _largest_document(store: "MetadataStore") -> list[Finding]:

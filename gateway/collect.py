@@ -62,3 +62,9 @@ def _groups(gateway: Gateway) -> Iterator[Sample]:
     for state in dict.fromkeys(one.shown for one in GroupState):
         yield Sample(table.GATEWAY_GROUPS, states[state], (state,))
     yield Sample(table.GATEWAY_MEMBERS, sum(len(group.members) for group in groups))
+    watch = gateway.lag_watch
+    for lag in watch.lags:
+        yield Sample(table.GATEWAY_GROUP_LAG, lag.records, (lag.group_id, lag.topic, str(lag.partition)))
+    for group_id, seconds in watch.behind_seconds.items():
+        yield Sample(table.GATEWAY_GROUP_BEHIND_SECONDS, seconds, (group_id,))
+    yield Sample(table.GATEWAY_GROUP_OFFSETS_LEFT_OUT, watch.left_out)

@@ -15,6 +15,7 @@ from octavo.client.client import Client
 from octavo.gateway.access.access import GatewayAccess
 from octavo.gateway.coordinating.coordinator import Clocks, GroupLimits
 from octavo.gateway.coordinating.coordinators import Coordinators
+from octavo.gateway.coordinating.lag_watch import LagWatch
 from octavo.gateway.counts import Counts
 from octavo.gateway.leading.gateways import Gateways
 from octavo.gateway.leading.leaders import Leaders
@@ -165,6 +166,7 @@ class Gateway:
         gateways: Gateways,
         *,
         retaining: Retaining,
+        lag_watch: LagWatch,
         store: MetadataStore,
         budgets: Mapping[str, ByteBudget],
         counts: Counts,
@@ -191,6 +193,8 @@ class Gateway:
         """This one, and the others of the cluster."""
         self.retaining = retaining
         """Applies the retention of topics."""
+        self.lag_watch = lag_watch
+        """Looks at the lag of consumer groups."""
         self.port = port
         """The port on which it listens."""
         self.reload_files: Callable[[], object] = lambda: None
@@ -200,6 +204,7 @@ class Gateway:
             loop.create_task(catalogue.follow()),
             loop.create_task(gateways.follow(self._give_up_others)),
             loop.create_task(retaining.run()),
+            loop.create_task(lag_watch.run()),
         ]
 
     def _give_up_others(self) -> None:
@@ -234,6 +239,7 @@ class Gateway:
             OctavoError: The metadata store or the bookies do not answer.
         """
         cluster_id = await store.cluster_id()
+        steady_ms = steady_ms or _loop_clock()
         async with AsyncExitStack() as undo:
             gateways = await Gateways.enter(store, name)
             undo.push_async_callback(gateways.close)
@@ -265,7 +271,7 @@ class Gateway:
             coordinators = Coordinators(
                 client,
                 catalogue,
-                Clocks(clock_ms, steady_ms or _loop_clock()),
+                Clocks(clock_ms, steady_ms),
                 name=name,
                 gateways=gateways,
                 rng=rng,
@@ -299,6 +305,7 @@ class Gateway:
             coordinators,
             gateways,
             retaining=Retaining(catalogue, leaders, gateways),
+            lag_watch=LagWatch(client, store, catalogue, leaders, coordinators, steady_ms=steady_ms),
             store=store,
             budgets={"requests": requests, "answers": answers},
             counts=counts,

@@ -391,6 +391,20 @@ GATEWAY_GROUPS = _gauge(
 )  # fmt: skip
 GATEWAY_MEMBERS = _gauge("octavo_gateway_members", "Members of these groups")
 
+GATEWAY_GROUP_LAG = _gauge(
+    "octavo_gateway_group_lag_records",
+    "Records behind the offset that a group has committed in a partition, for at most 1,000 such offsets of a gateway",
+    "group", "topic", "partition",
+)  # fmt: skip
+GATEWAY_GROUP_BEHIND_SECONDS = _gauge(
+    "octavo_gateway_group_behind_seconds",
+    "For how long this gateway has known of records that the group has not handled yet; 0 where there are none",
+    "group",
+)
+GATEWAY_GROUP_OFFSETS_LEFT_OUT = _gauge(
+    "octavo_gateway_group_offsets_left_out", "Committed offsets whose lag is not shown, because there are too many"
+)
+
 GATEWAY_SERVES = _gauge("octavo_gateway_serves", "1 while the gateway may lead: its lease lives and it takes part")
 GATEWAY_METADATA_UP = _gauge(
     "octavo_gateway_metadata_up", "1 if the metadata store answered the last request of the gateway, otherwise 0"
@@ -422,7 +436,10 @@ GATEWAY_METRICS: Mapping[str, tuple[Metric, ...]] = {
         GATEWAY_GATEWAYS, GATEWAY_TOPICS, GATEWAY_PARTITIONS, GATEWAY_BATCHES_UNDER_WAY, GATEWAY_PRODUCERS,
         GATEWAY_LEADS_LOST,
     ),
-    "Gateway: consumer groups": (GATEWAY_COORDINATORS, GATEWAY_GROUPS, GATEWAY_MEMBERS),
+    "Gateway: consumer groups": (
+        GATEWAY_COORDINATORS, GATEWAY_GROUPS, GATEWAY_MEMBERS, GATEWAY_GROUP_LAG, GATEWAY_GROUP_BEHIND_SECONDS,
+        GATEWAY_GROUP_OFFSETS_LEFT_OUT,
+    ),
     "Gateway: state": (
         GATEWAY_SERVES, GATEWAY_METADATA_UP, GATEWAY_METADATA_SECONDS, GATEWAY_START_TIME_SECONDS, GATEWAY_BUILD_INFO,
         GATEWAY_LOOP_LAG_SECONDS, GATEWAY_GC_PAUSE_SECONDS,

@@ -11,7 +11,8 @@ from typing import Any, Final, Self
 
 from octavo.client.connect import connect
 from octavo.protocol.errors import InvalidArgumentError
-from octavo.testing.bookie_thread import BookieThread, config_of
+from octavo.testing.bookie_thread import BookieServer, config_of
+from octavo.testing.server_thread import ServerThread
 
 BOOKIES_MAX: Final = 16
 
@@ -57,7 +58,9 @@ class Cluster:
     def __init__(self, bookies: int, lease_seconds: float) -> None:
         self._lease_seconds = lease_seconds
         self._names = tuple(f"bookie-{number}" for number in range(1, bookies + 1))
-        self._threads: dict[str, BookieThread] = {}
+        self._threads: dict[str, ServerThread] = {}
+        self._gateway: ServerThread | None = None
+        self._kafka = ""
         self._folder: Path | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -69,29 +72,31 @@ class Cluster:
         self._folder = Path(tempfile.mkdtemp(prefix="octavo-testing-", dir=memory))
         try:
             self._threads = {
-                name: BookieThread(config_of(name, self.uri, lease_seconds=self._lease_seconds)) for name in self._names
+                name: ServerThread(BookieServer(config_of(name, self.uri, lease_seconds=self._lease_seconds)))
+                for name in self._names
             }
             starts = {name: thread.begin() for name, thread in self._threads.items()}
             for name, start in starts.items():
                 self._threads[name].keep_address(start.result())
         except BaseException:
-            self._end(BookieThread.kill)
+            self._end(ServerThread.kill)
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end(BookieThread.kill)
+        self._end(ServerThread.kill)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(self, *_: object) -> None:
-        self._end(BookieThread.kill)
+        self._end(ServerThread.kill)
 
-    def _end(self, end: Callable[[BookieThread], None]) -> None:
+    def _end(self, end: Callable[[ServerThread], None]) -> None:
         threads, self._threads = self._threads, {}
+        gateway, self._gateway = self._gateway, None
         try:
-            for thread in threads.values():
+            for thread in [*([] if gateway is None else [gateway]), *threads.values()]:
                 end(thread)
         finally:
             assert self._folder is not None
@@ -120,6 +125,43 @@ class Cluster:
     def running(self) -> tuple[str, ...]:
         """The names of the bookies that run; one that is paused does."""
         return tuple(name for name, thread in self._threads.items() if thread.is_running)
+
+    # --- Kafka clients -----------------------------------------------------------------------------------------------
+
+    def serve_kafka(self) -> str:
+        """Start a gateway for clients of Kafka's protocol, unless there is one; where they connect: ``HOST:PORT``.
+
+        Its name is ``gateway``: :meth:`kill`, :meth:`stop`, :meth:`start`, :meth:`pause` and :meth:`resume` take it as
+        they take that of a bookie. It keeps its port. One that was paused for longer than ``lease_seconds`` has ended;
+        start it again.
+
+        Examples:
+            >>> from aiokafka import AIOKafkaProducer
+            >>> with octavo.testing.cluster() as cluster:
+            ...     address = cluster.serve_kafka()
+            ...     async with AIOKafkaProducer(bootstrap_servers=address) as producer:
+            ...         (await producer.send_and_wait("orders", b"one")).offset
+            0
+
+        Raises:
+            InvalidArgumentError: The cluster does not run.
+            ModuleNotFoundError: Octavo is installed without its extra ``kafka``.
+        """
+        from octavo.testing.gateway_server import GatewayServer  # noqa: PLC0415 - needs the extra `kafka`
+
+        if not self._threads:
+            raise InvalidArgumentError("the cluster does not run")
+        if self._gateway is None:
+            server = GatewayServer(self.uri, bookies=len(self._names), lease_seconds=self._lease_seconds)
+            gateway = ServerThread(server)
+            try:
+                self._kafka = gateway.begin().result()
+            except BaseException:
+                gateway.kill()
+                raise
+            gateway.keep_address(self._kafka)
+            self._gateway = gateway
+        return self._kafka
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -170,8 +212,8 @@ class Cluster:
 
         _run_apart(take_over)
 
-    def _thread(self, bookie: str) -> BookieThread:
-        found = self._threads.get(bookie)
+    def _thread(self, bookie: str) -> ServerThread:
+        found = self._gateway if bookie == "gateway" else self._threads.get(bookie)
         if found is None:
             state = f"there are {', '.join(self._names)}" if self._threads else "the cluster does not run"
             raise InvalidArgumentError(f"there is no bookie {bookie!r}: {state}")

@@ -4,6 +4,7 @@
 fixture              lives    gives
 ===================  =======  ======================================================================================
 ``octavo_cluster``   session  a running :class:`octavo.testing.Cluster`
+``octavo_kafka``     session  the address of a gateway of that cluster, for clients of Kafka's protocol
 ``octavo_client``    test     a client of it: what ``octavo.connect`` gives
 ``octavo_log``       test     a new log, which has the name of the test
 ===================  =======  ======================================================================================
@@ -37,6 +38,12 @@ def octavo_cluster() -> "Iterator[octavo.testing.Cluster]":
     """A cluster of three bookies, which all tests of the run share."""
     with octavo.testing.cluster() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def octavo_kafka(octavo_cluster: "octavo.testing.Cluster") -> str:
+    """Where clients of Kafka's protocol connect."""
+    return octavo_cluster.serve_kafka()
 
 
 @_async_fixture

@@ -8,8 +8,8 @@ sends it in the header ``Authorization``, which no other web page can set.
 
 import hmac
 import ipaddress
-from typing import NamedTuple
 
+from octavo.cli.own_host import Address
 from octavo.protocol.errors import InvalidArgumentError
 
 TOKEN_CHARACTERS_MIN = 16
@@ -27,19 +27,6 @@ HEADERS = {
 }
 """Of every answer. The browser runs no script and loads nothing that does not come from the console itself, and refuses
 to make markup from texts: names and metadata that clients chose are shown, never interpreted."""
-
-
-class Address(NamedTuple):
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        """As browsers want it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/"
 
 
 def parse_listen(text: str) -> Address:
@@ -77,17 +64,3 @@ def check_token(token: str) -> str:
 def carries_token(authorization: str | None, token: str) -> bool:
     """Whether the header ``Authorization`` has the token. Takes the same time wherever they differ."""
     return hmac.compare_digest((authorization or "").encode(), f"Bearer {token}".encode())
-
-
-def is_own_host(host: str | None, address: Address) -> bool:
-    """Whether the header ``Host`` names this server by an address or as ``localhost``. A web page can let a name of its
-    own point to this host (DNS rebinding), but no address."""
-    if host is None:
-        return False
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if name.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == address.host

@@ -10,12 +10,14 @@ from urllib.parse import unquote_to_bytes
 from octavo.bookie.admin.fields import Field, FieldError, read_body, read_query
 from octavo.bookie.admin.http_messages import JSON, HttpAnswer, HttpError, HttpRequest, json_answer
 from octavo.bookie.admin.ledger_view import STATES, list_page, show
-from octavo.cli.console.access import HEADERS, Address, carries_token, is_own_host
+from octavo.cli.console.access import HEADERS, carries_token
 from octavo.cli.console.entries import ENTRIES_MAX, entries_as_json
+from octavo.cli.console.kafka_watch import KafkaWatch
 from octavo.cli.console.log_view import log_as_json
 from octavo.cli.console.logs_watch import LogsWatch
 from octavo.cli.console.observer import Observer
 from octavo.cli.console.switches import Switches
+from octavo.cli.own_host import Address, is_own_host
 from octavo.metadata.cluster.repair_states import REASON_CHARACTERS_MAX
 from octavo.protocol.errors import (
     InvalidArgumentError,
@@ -45,6 +47,7 @@ class Cluster(NamedTuple):
     observer: Observer
     switches: Switches
     logs: LogsWatch
+    kafka: KafkaWatch
     shows_entries: bool
 
 
@@ -93,11 +96,40 @@ async def _log(cluster: Cluster, values: Values) -> Any:
 
 
 async def _entries(cluster: Cluster, values: Values) -> Any:
-    if not cluster.shows_entries:
-        raise HttpError(403, "Forbidden", "this console shows no entries; `octavo console --entries` does")
+    _check_shows_entries(cluster)
     name, count = values["step"], int(values.get("count", 50))
     asked = {key: values[key] for key in ("first", "last", "at", "contains") if values.get(key) not in {None, ""}}
     return await entries_as_json(cluster.client, name, count=count, **asked)
+
+
+async def _topics(cluster: Cluster, _values: Values) -> Any:
+    return await cluster.kafka.topics()
+
+
+async def _topic(cluster: Cluster, values: Values) -> Any:
+    return await cluster.kafka.topic(values["step"], int(values.get("first", 0)))
+
+
+async def _records(cluster: Cluster, values: Values) -> Any:
+    from octavo.cli.console.records import records_as_json  # noqa: PLC0415 - only where there are topics
+
+    _check_shows_entries(cluster)
+    asked = {key: values[key] for key in ("offset", "at") if values.get(key) not in {None, ""}}
+    partition, count = int(values.get("partition", 0)), int(values.get("count", 50))
+    return await records_as_json(cluster.client, cluster.store, values["step"], partition, count=count, **asked)
+
+
+async def _groups(cluster: Cluster, _values: Values) -> Any:
+    return await cluster.kafka.groups()
+
+
+async def _group(cluster: Cluster, values: Values) -> Any:
+    return await cluster.kafka.group(values["step"])
+
+
+def _check_shows_entries(cluster: Cluster) -> None:
+    if not cluster.shows_entries:
+        raise HttpError(403, "Forbidden", "this console shows no entries; `octavo console --entries` does")
 
 
 async def _hold(cluster: Cluster, values: Values) -> Any:
@@ -163,6 +195,22 @@ ENDPOINTS = (
             Field(name="count", kind="integer", text="How many.", low=1, high=ENTRIES_MAX),
         ),
     ),
+    Endpoint("GET", "/api/topics", _topics),
+    Endpoint(
+        "GET", "/api/topics/{}", _topic,
+        (Field(name="first", kind="integer", text="The first partition.", low=0, high=ID_MAX),),
+    ),
+    Endpoint(
+        "GET", "/api/topics/{}/records", _records,
+        (
+            Field(name="partition", kind="integer", text="Of the topic.", low=0, high=ID_MAX),
+            Field(name="offset", kind="integer", text="The first offset.", low=0, high=ID_MAX),
+            Field(name="at", kind="string", text="Records added at this time or later.", length_max=64),
+            Field(name="count", kind="integer", text="How many.", low=1, high=ENTRIES_MAX),
+        ),
+    ),
+    Endpoint("GET", "/api/groups", _groups),
+    Endpoint("GET", "/api/groups/{}", _group),
     Endpoint(
         "POST", "/api/jobs/hold", _hold,
         (

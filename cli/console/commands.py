@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.cli.console.access import Address, check_token, parse_listen
+from octavo.cli.console.access import check_token, parse_listen
+from octavo.cli.own_host import Address
 from octavo.cli.session import CommandError, Session, command, directory_of_cluster
 from octavo.protocol.errors import InvalidArgumentError
 
@@ -49,6 +50,7 @@ async def console(
     from octavo.bookie.log_output import use_log_outputs
     from octavo.cli.bookie.admin_client import bookies_here
     from octavo.cli.console.answers import Answerer, Cluster
+    from octavo.cli.console.kafka_watch import KafkaWatch
     from octavo.cli.console.logs_watch import LogsWatch
     from octavo.cli.console.observer import Observer
     from octavo.cli.console.switches import Switches
@@ -62,7 +64,8 @@ async def console(
         switches = Switches(await store.cluster_id(), lambda: bookies_here(directory))
         observer = Observer(client, store, switches, time.time)
         logs = LogsWatch(client, store, time.monotonic)
-        cluster = Cluster(client, store, observer, switches, logs, shows_entries=entries)
+        kafka = KafkaWatch(client, store, time.monotonic)
+        cluster = Cluster(client, store, observer, switches, logs, kafka, shows_entries=entries)
         answerer = Answerer(cluster, address, token, changes=not read_only)
         server = AdminServer(answerer.answer)
         try:

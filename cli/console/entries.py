@@ -95,11 +95,11 @@ def _as_json(entry: "LogEntry") -> dict[str, Any]:
         "term": entry.term,
         "sealed_at": entry.sealed_at.isoformat(),
         "bytes": len(entry.payload),
-        "payload": bytes_as_json(_beginning(entry.payload)),
+        "payload": bytes_as_json(beginning_of(entry.payload)),
     }
 
 
-def _beginning(payload: bytes) -> bytes:
+def beginning_of(payload: bytes) -> bytes:
     """Cut a payload to what the page shows, a text between two characters."""
     if len(payload) <= SHOWN_BYTES_MAX:
         return payload

@@ -1,7 +1,7 @@
 """Asks the gateways of a cluster what only they know: groups with their members, and offsets by time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -12,12 +12,16 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.leading.gateways import GatewayAddress, registered
 from octavo.gateway.wire.apis import Api
 from octavo.gateway.wire.fields import MalformedError
+from octavo.metadata import MetadataStore
 from octavo.protocol.errors import UnauthorizedError
 
 PATIENCE_SECONDS: Final = 15.0
 """A gateway that takes over from another one that was killed serves within ten seconds."""
 
 _PAUSE_SECONDS: Final = 0.2
+
+_END: Final = -1
+"""A time that stands for the end of a partition."""
 
 _LATER: Final = frozenset(
     {
@@ -36,10 +40,17 @@ type Fields = Mapping[str, Any]
 class Gateways:
     """The gateways of a cluster, with a connection to each that was asked. Made by :func:`asking`."""
 
-    def __init__(self, addresses: Mapping[int, GatewayAddress], protection: Protection) -> None:
+    def __init__(
+        self,
+        addresses: Mapping[int, GatewayAddress],
+        protection: Protection,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
         self.addresses = addresses
         """By the numbers of the gateways."""
         self._protection = protection
+        self._patience_seconds = patience_seconds
         self._open: dict[int, GatewayConnection] = {}
 
     async def ask(self, node_id: int, api: Api, fields: Fields) -> Any:
@@ -82,36 +93,57 @@ class Gateways:
         """The first offset with a time at or after this one, or else the end; -1: the end, -2: the beginning."""
         return int(await self._ask_again(lambda: self._offset_at(topic, partition, time_ms)))
 
+    async def ends(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The ends of partitions, each a topic and a number: with one request to each leader.
+
+        Raises:
+            RefusedError: One has no leader, or is not there.
+            CommandError: A gateway does not answer.
+        """
+        wanted = sorted(set(places))
+        leaders = await self._leaders({topic for topic, _ in wanted}) if wanted else {}
+        found: dict[tuple[str, int], int] = {}
+        for node_id in sorted({leaders[place] for place in wanted if place in leaders}):
+            asked: dict[str, list[Fields]] = {}
+            for topic, partition in (place for place in wanted if leaders.get(place) == node_id):
+                asked.setdefault(topic, []).append(_wanted_offset(partition, _END))
+            answer = await self.ask(node_id, Api.LIST_OFFSETS, _list_offsets(asked))
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    if Code(one.error_code.value) is Code.NONE:
+                        found[topic.name, one.partition_index] = int(one.offset)
+        for place in wanted:
+            if place not in found:  # its leader has just changed, or it is not there: once more, with patience
+                found[place] = await self.offset_at(*place, _END)
+        return found
+
+    async def _leaders(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+        """The gateways that lead the partitions of topics, as far as they are known."""
+        metadata = await self.ask_any(Api.METADATA, _metadata(sorted(topics)))
+        return {
+            (topic.name, one.partition_index): one.leader_id
+            for topic in metadata.topics
+            for one in topic.partitions
+            if Code(one.error_code.value) is Code.NONE
+        }
+
     async def _offset_at(self, topic: str, partition: int, time_ms: int) -> int:
-        metadata = await self.ask_any(
-            Api.METADATA,
-            {
-                "topics": [{"name": topic}],
-                "allow_auto_topic_creation": False,
-                "include_cluster_authorized_operations": False,
-                "include_topic_authorized_operations": False,
-            },
-        )
+        metadata = await self.ask_any(Api.METADATA, _metadata([topic]))
         described = metadata.topics[0]
         _check(described.error_code, f"there is no topic {topic!r}")
         leaders = {one.partition_index: one for one in described.partitions}
         if partition not in leaders:
             raise CommandError(f"there is no partition {partition} of the topic {topic!r}")
         _check(leaders[partition].error_code)
-        wanted = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": time_ms}
-        answer = await self.ask(
-            leaders[partition].leader_id,
-            Api.LIST_OFFSETS,
-            {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": [wanted]}]},
-        )
+        asked = _list_offsets({topic: [_wanted_offset(partition, time_ms)]})
+        answer = await self.ask(leaders[partition].leader_id, Api.LIST_OFFSETS, asked)
         one = answer.topics[0].partitions[0]
         _check(one.error_code)
-        return int(one.offset) if one.offset >= 0 else await self._offset_at(topic, partition, -1)
+        return int(one.offset) if one.offset >= 0 else await self._offset_at(topic, partition, _END)
 
-    @staticmethod
-    async def _ask_again(attempt: Callable[[], Awaitable[Any]]) -> Any:
+    async def _ask_again(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_SECONDS
+        deadline = loop.time() + self._patience_seconds
         while True:
             try:
                 return await attempt()
@@ -131,14 +163,20 @@ async def asking(session: Session) -> AsyncIterator[Gateways]:
     """The gateways of the cluster, for the time of a block. Raises :class:`CommandError` if there are none."""
     protection = Protection.from_environment()
     async with await session.open_metadata() as store:
-        found = [one.address for one in await registered(store)]
-    if not found:
-        raise CommandError("no gateway runs: only gateways know the members of consumer groups; see `octavo gateway`")
-    gateways = Gateways({one.node_id: one for one in found}, protection)
+        addresses = await addresses_in(store)
+    gateways = Gateways(addresses, protection)
     try:
         yield gateways
     finally:
         gateways.close()
+
+
+async def addresses_in(store: MetadataStore) -> dict[int, GatewayAddress]:
+    """The gateways that take part, by their numbers. Raises :class:`CommandError` if there are none."""
+    found = [one.address for one in await registered(store)]
+    if not found:
+        raise CommandError("no gateway runs: only gateways know the members of consumer groups; see `octavo gateway`")
+    return {one.node_id: one for one in found}
 
 
 def first_code(answer: Any) -> Any:
@@ -153,6 +191,26 @@ def first_code(answer: Any) -> Any:
         if found is not Code.NONE:
             break
     return found
+
+
+def _metadata(topics: list[str]) -> Fields:
+    """The fields of a request for the leaders of topics."""
+    return {
+        "topics": [{"name": topic} for topic in topics],
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+
+
+def _wanted_offset(partition: int, time_ms: int) -> Fields:
+    return {"partition_index": partition, "current_leader_epoch": -1, "timestamp": time_ms}
+
+
+def _list_offsets(asked: Mapping[str, list[Fields]]) -> Fields:
+    """The fields of a request for offsets of partitions, by topic."""
+    topics = [{"name": topic, "partitions": partitions} for topic, partitions in asked.items()]
+    return {"replica_id": -1, "isolation_level": 0, "topics": topics}
 
 
 def _check(code: Any, text: str | None = None) -> None:

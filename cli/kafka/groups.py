@@ -14,6 +14,8 @@ from octavo.cli.session import CommandError, Session, command
 from octavo.protocol.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from octavo.cli.kafka.asking import Gateways
 
 # ruff: noqa: PLC0415 - `octavo --help` needs no gateway
@@ -49,7 +51,7 @@ async def list_groups(session: Session) -> None:
     async with asking(session) as gateways:
         rows = []
         with told():
-            for group in await described_groups(gateways):
+            for group in await described_groups(gateways, await group_ids(gateways)):
                 lag = sum(one.lag for one in await offsets_of(gateways, group.group_id))
                 members = len(group.members)
                 if session.as_json:
@@ -69,9 +71,9 @@ async def show(session: Session, name: NameArgument) -> None:
 
     async with asking(session) as gateways:
         with told():
-            group = await _described(gateways, name)
+            group = await described(gateways, name)
             offsets = await offsets_of(gateways, name)
-    members = [_member_as_json(one) for one in group.members]
+    members = [member_as_json(one) for one in group.members]
     if session.as_json:
         facts = {"group": name, "state": group.group_state, "assignor": group.protocol_data or None}
         print_json(facts | {"members": members, "offsets": [one._asdict() for one in offsets]})
@@ -122,7 +124,7 @@ async def reset(
     async with asking(session) as gateways:
         with told():
             if topic is None:
-                group = await _described(gateways, name)
+                group = await described(gateways, name)
                 _check_no_members(group)
                 wanted = [(one.topic, one.partition) for one in await offsets_of(gateways, name)]
             else:
@@ -162,7 +164,7 @@ async def delete(
 
     async with asking(session) as gateways:
         with told():
-            group = await _described(gateways, name)
+            group = await described(gateways, name)
             _check_no_members(group)
             offsets = len(await offsets_of(gateways, name))
             question = f"group {name} has {offsets} offsets. Delete it?"
@@ -178,14 +180,19 @@ async def delete(
 # --- what commands and the console share ------------------------------------------------------------------------------
 
 
-async def described_groups(gateways: "Gateways") -> list[Any]:
-    """All groups, by their ids. Raises :class:`RefusedError`."""
+async def group_ids(gateways: "Gateways") -> list[str]:
+    """The ids of all groups, in order. Raises :class:`RefusedError`."""
     from octavo.gateway.wire.apis import Api
 
     names: set[str] = set()
     for node_id in sorted(gateways.addresses):
         names |= {one.group_id for one in (await gateways.ask(node_id, Api.LIST_GROUPS, {})).groups}
-    found = [await _group(gateways, name) for name in sorted(names)]
+    return sorted(names)
+
+
+async def described_groups(gateways: "Gateways", names: "Iterable[str]") -> list[Any]:
+    """The groups with these ids that are there. Raises :class:`RefusedError`."""
+    found = [await _group(gateways, name) for name in names]
     return [group for group in found if group.group_state != _NO_GROUP]
 
 
@@ -194,14 +201,14 @@ async def offsets_of(gateways: "Gateways", name: str) -> list[GroupOffset]:
     from octavo.gateway.wire.apis import Api
 
     answer = await gateways.ask_coordinator(name, Api.OFFSET_FETCH, {"group_id": name, "topics": None})
-    found = []
-    for topic in answer.topics:
-        for one in topic.partitions:
-            end = await gateways.offset_at(topic.name, one.partition_index, END)
-            lag = max(0, end - one.committed_offset)
-            row = GroupOffset(topic.name, one.partition_index, one.committed_offset, end, lag, one.metadata or "")
-            found.append(row)
-    return sorted(found)
+    committed = {(topic.name, one.partition_index): one for topic in answer.topics for one in topic.partitions}
+    ends = await gateways.ends(committed)
+    return [
+        GroupOffset(
+            *place, one.committed_offset, ends[place], max(0, ends[place] - one.committed_offset), one.metadata or ""
+        )
+        for place, one in sorted(committed.items())
+    ]
 
 
 async def _group(gateways: "Gateways", name: str) -> Any:
@@ -211,7 +218,8 @@ async def _group(gateways: "Gateways", name: str) -> Any:
     return (await gateways.ask_coordinator(name, Api.DESCRIBE_GROUPS, fields)).groups[0]
 
 
-async def _described(gateways: "Gateways", name: str) -> Any:
+async def described(gateways: "Gateways", name: str) -> Any:
+    """The group with this id. Raises :class:`RefusedError`, and :class:`CommandError` if there is none."""
     group = await _group(gateways, name)
     if group.group_state == _NO_GROUP:
         raise CommandError(f"there is no group {name!r}")
@@ -286,7 +294,8 @@ def _committed(row: tuple[str, int, int]) -> dict[str, Any]:
     }
 
 
-def _member_as_json(member: Any) -> dict[str, Any]:
+def member_as_json(member: Any) -> dict[str, Any]:
+    """A member with its partitions; None: they are not in the form of consumers."""
     from octavo.cli.kafka.assignment import assigned_partitions
 
     partitions = assigned_partitions(member.member_assignment)

@@ -11,7 +11,7 @@ from octavo._version import __version__
 from octavo.bookie.admin.collect import usage_samples
 from octavo.bookie.admin.http_messages import HttpAnswer, HttpError, HttpRequest, json_answer
 from octavo.bookie.admin.process import ProcessStatistics
-from octavo.cli.console.access import Address, is_own_host
+from octavo.cli.own_host import Address, is_own_host
 from octavo.gateway.collect import samples
 from octavo.gateway.gateway import Gateway
 from octavo.metrics import table

@@ -12,9 +12,9 @@ from octavo.bookie.admin.server import AdminServer
 from octavo.bookie.log_output import use_log_outputs
 from octavo.bookie.notify import notify_supervisor
 from octavo.bookie.process_health import Pulse
-from octavo.cli.console.access import Address
 from octavo.cli.kafka.observing import Observed
 from octavo.cli.output import print_json, print_line
+from octavo.cli.own_host import Address
 from octavo.cli.session import CommandError, Session
 from octavo.gateway.gateway import GatewaySettings
 from octavo.gateway.security_settings import SecuritySettings

@@ -16,7 +16,7 @@ from octavo.cli.session import CommandError, Session, command, read_password
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from octavo.client.client import Client
     from octavo.client.log.overview import LogOverview
@@ -68,10 +68,10 @@ async def list_topics(session: Session) -> None:
     async with await session.open_metadata() as store:
         rows = []
         for topic in await read_topics(store):
-            size = sum(one.bytes for one in (await _overviews(store, topic)).values())
+            size = sum(one.bytes for one in (await overviews_of(store, topic)).values())
             if session.as_json:
-                print_json(_topic_as_json(topic) | {"bytes": size})
-            rows.append([topic.name, topic.partitions, topic.write_quorum, _size(size), _kept(topic)])
+                print_json(topic_as_json(topic) | {"bytes": size})
+            rows.append([topic.name, topic.partitions, topic.write_quorum, _size(size), kept(topic)])
     if rows and not session.as_json:
         print_table(["topic", "partitions", "copies", "size", "keeps"], rows)
 
@@ -88,12 +88,12 @@ async def show(session: Session, name: NameArgument) -> None:
     async with await session.connect() as client, await session.open_metadata() as store:
         with told():
             topic = await read_topic(store, name)
-        partitions = await partitions_of(client, store, topic)
+        partitions = await partitions_of(client, store, topic, read_password(None))
     if session.as_json:
-        print_json(_topic_as_json(topic) | {"partition_list": [one._asdict() for one in partitions]})
+        print_json(topic_as_json(topic) | {"partition_list": [one._asdict() for one in partitions]})
         return
     print_line(f"topic {topic.name}, {topic.state.value}, id {topic.topic_id}")
-    print_line(f"{topic.write_quorum} copies of each batch, acknowledged by {topic.ack_quorum}; keeps {_kept(topic)}")
+    print_line(f"{topic.write_quorum} copies of each batch, acknowledged by {topic.ack_quorum}; keeps {kept(topic)}")
     print_table(["partition", "gateway", "begin", "end", "size"], [_cells(one) for one in partitions])
     for one in partitions:
         if one.trouble:
@@ -113,7 +113,7 @@ async def create(
     async with _catalogue(session, makes_logs=True) as catalogue:
         topic = await catalogue.create(name, partitions, copies, wanted)
     if session.as_json:
-        print_json(_topic_as_json(topic))
+        print_json(topic_as_json(topic))
     else:
         print_line(f"topic {name} created")
 
@@ -147,7 +147,7 @@ async def alter(
             await catalogue.grow(name, partitions)
         topic = catalogue.find(name)
     if session.as_json:
-        print_json(None if topic is None else _topic_as_json(topic))
+        print_json(None if topic is None else topic_as_json(topic))
     else:
         print_line(f"topic {name} changed")
 
@@ -168,7 +168,7 @@ async def delete(
         with told():
             topic = await read_topic(store, name)
         if not yes:
-            size = _size(sum(one.bytes for one in (await _overviews(store, topic)).values()))
+            size = _size(sum(one.bytes for one in (await overviews_of(store, topic)).values()))
             question = f"topic {name} has {topic.partitions} partitions with {size} or more. Delete it?"
             if not await agreed(question, without_terminal=f"deleting topic {name} loses its records"):
                 raise CommandError("nothing has been deleted")
@@ -183,18 +183,21 @@ async def delete(
 # --- what commands and the console share ------------------------------------------------------------------------------
 
 
-async def partitions_of(client: "Client", store: "MetadataStore", topic: "Topic") -> list[PartitionView]:
-    """The partitions of a topic, in order. Raises :class:`OctavoError` where the metadata store does not answer."""
+async def partitions_of(
+    client: "Client", store: "MetadataStore", topic: "Topic", password: bytes, numbers: "Iterable[int] | None" = None
+) -> list[PartitionView]:
+    """The partitions of a topic with these numbers, in order; None: all. ``password``: of the logs of private topics.
+
+    Raises :class:`OctavoError` where the metadata store does not answer.
+    """
     from octavo.gateway.leading.gateways import registered
 
     gateways = {one.name: one.address for one in await registered(store)}
-    overviews = await _overviews(store, topic)
+    overviews = await overviews_of(store, topic)
     found = []
-    for number in range(topic.partitions):
+    for number in range(topic.partitions) if numbers is None else numbers:
         overview = overviews.get(topic.log_name(number))
-        extent, trouble = await _extent(
-            client, store, topic.log_name(number), topic.password_of_logs(read_password(None))
-        )
+        extent, trouble = await _extent(client, store, topic.log_name(number), topic.password_of_logs(password))
         found.append(_view(number, overview, gateways, extent, trouble))
     return found
 
@@ -232,7 +235,7 @@ async def _extent(
         return None, error.message
 
 
-async def _overviews(store: "MetadataStore", topic: "Topic") -> "dict[str, LogOverview]":
+async def overviews_of(store: "MetadataStore", topic: "Topic") -> "dict[str, LogOverview]":
     """The logs of a topic by their names, as far as they can be understood."""
     from octavo.client.log.overview import LogOverview, log_overviews
 
@@ -294,7 +297,8 @@ def _pairs(settings: list[str] | None) -> dict[str, str | None]:
     return pairs
 
 
-def _topic_as_json(topic: "Topic") -> dict[str, Any]:
+def topic_as_json(topic: "Topic") -> dict[str, Any]:
+    """Everything that is stored of a topic."""
     from octavo.gateway.topics.settings import shown
 
     return {
@@ -308,7 +312,7 @@ def _topic_as_json(topic: "Topic") -> dict[str, Any]:
     }
 
 
-def _kept(topic: "Topic") -> str:
+def kept(topic: "Topic") -> str:
     """The retention in words."""
     retention = topic.settings.retention
     parts = [] if retention.ms is None else [f"{retention.ms:,} ms"]

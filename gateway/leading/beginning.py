@@ -135,3 +135,23 @@ async def first_batch(log: Log, first: int, stop: int) -> Point | None:
             if batch is not None:
                 return Point(batch.base_offset, entry.position)
     return None
+
+
+async def batch_of(log: Log, offset: int, lowest: int, stop: int) -> int:
+    """The position of the last batch that begins at or below an offset, for who does not lead the partition.
+
+    ``lowest``: where the partition begins, and the position where all begin above the offset. It reads about twenty
+    entries of a large log.
+
+    Raises:
+        OctavoError: The bookies do not answer, or an entry is lost.
+    """
+    low, high = lowest, stop
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = await first_batch(log, middle, high)
+        if found is None or found.offset > offset:
+            high = middle
+        else:
+            low = found.position
+    return low

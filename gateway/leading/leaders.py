@@ -86,9 +86,13 @@ class Leaders:
     def leader_of(self, topic: Topic, partition: int) -> GatewayAddress | None:
         """The gateway at which clients find the leader; None: no gateway takes part."""
         own = self._gateways.present.get(self._gateways.node_id)
-        if own is not None and self._leading(PartitionKey(topic.topic_id, partition)) is not None:
+        if own is not None and self.find(topic, partition) is not None:
             return own
         return self._gateways.choice(topic.log_name(partition))
+
+    def find(self, topic: Topic, partition: int) -> LedPartition | None:
+        """The partition, if this gateway leads it now."""
+        return self._leading(PartitionKey(topic.topic_id, partition))
 
     def _leading(self, key: PartitionKey) -> LedPartition | None:
         found = self._led.get(key)

@@ -1,11 +1,10 @@
 """Compressed records, unpacked within a bound. Pure.
 
-gzip needs Python alone. snappy, lz4 and zstd need pyarrow, which is imported when a batch asks for it. Snappy comes in
+gzip needs Python alone. snappy, lz4 and zstd need cramjam, which is imported when a batch asks for it. Snappy comes in
 two forms: one block, as librdkafka writes it, or blocks with their lengths behind a magic number, as Java does.
 """
 
 import zlib
-from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
@@ -19,7 +18,8 @@ _NAMES: Final = {_GZIP: "gzip", _SNAPPY: "snappy", 3: "lz4", 4: "zstd"}
 _GZIP_FORM: Final = 31
 """For zlib: gzip's header, and the largest window."""
 
-_PIECE_BYTES: Final = 1024 * 1024
+_NO_ROOM: Final = "failed to write whole buffer"
+"""The words of cramjam for more data than there is room for."""
 
 _BLOCKS_MAGIC: Final = b"\x82SNAPPY\x00"
 _BLOCKS_FROM: Final = 16
@@ -67,35 +67,28 @@ def _gunzipped(data: bytes, bytes_max: int) -> bytes:
 
 
 def _streamed(name: str, data: bytes, bytes_max: int) -> bytes:
-    arrow = _arrow(name)
-
-    def read() -> bytes:
-        pieces = []
-        left = bytes_max
-        with arrow.CompressedInputStream(arrow.BufferReader(data), name) as stream:
-            while piece := stream.read(_PIECE_BYTES):
-                if len(piece) > left:
-                    raise _too_large(bytes_max)
-                pieces.append(piece)
-                left -= len(piece)
-        return b"".join(pieces)
-
-    return _guarded(name, arrow, read)
+    cramjam = _cramjam(name)
+    room = bytearray(bytes_max)  # the system gives memory to the part that is written
+    try:
+        size = getattr(cramjam, name).decompress_into(data, room)
+    except cramjam.DecompressionError as error:
+        if _NO_ROOM in str(error):
+            raise _too_large(bytes_max) from error
+        raise _damaged(name) from error
+    with memoryview(room) as view:
+        return bytes(view[:size])
 
 
 def _unsnapped(data: bytes, bytes_max: int) -> bytes:
     name = _NAMES[_SNAPPY]
-    arrow = _arrow(name)
+    cramjam = _cramjam(name)
     blocks = _snappy_blocks(data)
-    sizes = [_snappy_size(block) for block in blocks]
-    if sum(sizes) > bytes_max:
+    if sum(_snappy_size(block) for block in blocks) > bytes_max:
         raise _too_large(bytes_max)
-
-    def unpack() -> bytes:
-        pairs = zip(blocks, sizes, strict=True)
-        return b"".join(arrow.decompress(block, size, codec=name, asbytes=True) for block, size in pairs if size)
-
-    return _guarded(name, arrow, unpack)
+    try:
+        return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
+    except cramjam.DecompressionError as error:
+        raise _damaged(name) from error
 
 
 def _snappy_blocks(data: bytes) -> list[bytes]:
@@ -123,20 +116,13 @@ def _snappy_size(block: bytes) -> int:
     raise _damaged(_NAMES[_SNAPPY])
 
 
-def _arrow(name: str) -> Any:
+def _cramjam(name: str) -> Any:
     try:
-        import pyarrow  # noqa: PLC0415 - a third of a second, for compressed batches alone
+        import cramjam  # noqa: PLC0415 - for compressed batches alone
     except ModuleNotFoundError as error:
-        text = f"records compressed with {name} need pyarrow: `pip install pyarrow`, or Octavo with its extra `spark`"
+        text = f"records compressed with {name} need cramjam: `pip install cramjam`, or Octavo with its extra `kafka`"
         raise MissingCodecError(text) from error
-    return pyarrow
-
-
-def _guarded(name: str, arrow: Any, unpack: Callable[[], bytes]) -> bytes:
-    try:
-        return unpack()
-    except (arrow.ArrowException, OSError, ValueError) as error:
-        raise _damaged(name) from error
+    return cramjam
 
 
 def _damaged(name: str) -> RefusedError:

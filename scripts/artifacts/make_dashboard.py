@@ -21,8 +21,8 @@ CHOSEN = 'job="octavo",instance=~"$instance"'
 CHOSEN_GATEWAYS = 'job="octavo-gateway",instance=~"$gateway"'
 """The gateways that the reader has chosen."""
 
-EMPTY_WHEN_HEALTHY = ("ALERTS{", 'code!="ok"', "repair_waiting_since")
-"""In queries that find nothing while nothing is wrong."""
+EMPTY_WHEN_HEALTHY = ("ALERTS{", 'code!="ok"', "repair_waiting_since", "group_lag_records", "group_behind_seconds")
+"""In queries that find nothing while nothing is wrong, or no consumer group has committed an offset."""
 
 INTERVAL = "$__rate_interval"
 """Grafana's own choice: at least four scrapes."""
@@ -115,6 +115,9 @@ def panel_of(metric: Metric) -> Panel:
                     unit, query = "dateTimeAsIso", f"{query} * 1000"
                 case "certificate_expiry_seconds":  # shown as the time left, which is none without a certificate
                     title, query = "certificate expires in", f"({query} > 0) - time()"
+                case "group_lag_records":  # a series for each partition would be too many to look at
+                    series = "{{group}} {{topic}}"
+                    query = f"topk(20, sum by (group, topic) ({query}))"
                 case "repair_waiting_since_seconds":
                     title, query = "repair waiting time", f"time() - ({query} > 0)"
             return Panel(title, metric.help, unit, (Query(query, series),))

@@ -1,7 +1,8 @@
 """Who may use the console: addresses, tokens and hosts that are taken and refused."""
 
 import pytest
-from octavo.cli.console.access import Address, carries_token, check_token, is_own_host, parse_listen
+from octavo.cli.console.access import carries_token, check_token, parse_listen
+from octavo.cli.own_host import Address, is_own_host
 from octavo.protocol.errors import InvalidArgumentError
 
 HERE = Address("127.0.0.1", 3190)

@@ -109,6 +109,10 @@ CASES = [
     Case("GatewayConnectionsRefused", of_gateway("connections_refused_total", "0x9 3x60"), 10),
     Case("GatewayMemoryFull", of_gateway("budget_waits_total", "0x20 0+120x60", ',budget="answers"'), 34),
     Case("GatewayLoopSlow", slow("octavo_gateway_loop_lag_seconds", GATEWAY), 32),
+    Case(
+        "GatewayGroupBehind", of_gateway("group_behind_seconds", "0x9 0+60x60", ',group="billing"'), 31,
+        {"group": "billing"},
+    ),
 ]  # fmt: skip
 
 

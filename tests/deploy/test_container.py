@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sysconfig
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ import jsonschema
 import pytest
 import yaml
 from debian_tools import program
+from octavo._version import __version__
 from octavo.bookie.config import load_config
 from octavo.cli.commands import run
+from octavo.gateway.gateway import GatewaySettings
+from octavo.gateway.security_settings import SecuritySettings
+from octavo.security.loopback import is_loopback
 from support.tree import ROOT
 
 FOLDER = ROOT / "deploy" / "container"
@@ -65,6 +70,7 @@ MISTAKES: list[Callable[[dict[str, Any]], object]] = [
     lambda services: services["bookie2"].update(stop_grace_period=60),
     lambda services: services["bookie3"]["environment"].update(OCTAVO_BOOKIE_HOST=["0.0.0.0"]),
     lambda services: services["zookeeper"].update(volumes="zookeeper:/data"),
+    lambda services: services["gateway"].update(port=["127.0.0.1:9092:9092"]),
 ]
 
 
@@ -97,6 +103,51 @@ def test_the_settings_of_a_composed_bookie_are_valid_and_lead_to_it(name: str) -
 
 def test_every_volume_and_dependency_of_the_composition_exists() -> None:
     services = COMPOSE["services"]
-    volumes = {volume.partition(":")[0] for service in services.values() for volume in service["volumes"]}
+    volumes = {volume.partition(":")[0] for service in services.values() for volume in service.get("volumes", [])}
     assert volumes == set(COMPOSE["volumes"])
     assert {needed for service in services.values() for needed in service.get("depends_on", [])} <= set(services)
+
+
+def test_the_image_has_what_gateways_need() -> None:
+    found = dict(instructions())
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (named,) = re.findall(r"\.whl\)\[([\w,]+)\]", found["RUN"])
+    assert "kafka" in named.split(",")
+    assert set(named.split(",")) <= set(extras)
+    assert found["EXPOSE"].split() == ["3181", str(GatewaySettings().port)]
+
+
+def test_the_composed_gateway_starts_and_only_this_host_reaches_it(capsys: pytest.CaptureFixture[str]) -> None:
+    service = COMPOSE["services"]["gateway"]
+    command, *arguments = service["command"]
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert run([command, "--help"]) == 0
+    known = capsys.readouterr().out
+    assert [word for word in options if word not in known] == []
+    host, port = options["--listen"].rsplit(":", 1)
+    SecuritySettings(auth=options["--auth"]).check(host, has_password=False)
+    (published,) = service["ports"]
+    published_host, published_port, inner_port = published.split(":")
+    assert is_loopback(published_host)
+    assert (inner_port, options["--advertise"]) == (port, f"localhost:{published_port}")
+    assert service["environment"]["OCTAVO_METADATA"] == BOOKIES["bookie1"]["environment"]["OCTAVO_METADATA"]
+    assert set(BOOKIES) <= set(service["depends_on"])
+
+
+def test_compose_kubernetes_and_systemd_give_a_gateway_the_same_image_command_and_time() -> None:
+    service = COMPOSE["services"]["gateway"]
+    pod = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "gateway.yaml").read_text())["spec"]["template"]["spec"]
+    (sidecar,) = pod["initContainers"]
+    unit = (ROOT / "deploy" / "octavo-gateway@.service").read_text()
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert service["stop_grace_period"] == f"{seconds}s"
+    assert pod["terminationGracePeriodSeconds"] == int(seconds)
+    assert sidecar["image"].partition(":")[0] == service["image"]
+    assert sidecar["image"].partition(":")[2] == __version__
+    assert sidecar["args"][0] == service["command"][0] == "gateway"
+    assert "octavo gateway " in unit
+    assert str(pod["securityContext"]["runAsUser"]) == dict(instructions())["USER"]
+    (listen,) = (sidecar["args"][at + 1] for at, word in enumerate(sidecar["args"]) if word == "--listen")
+    assert is_loopback(listen.rpartition(":")[0]), "it asks no client who it is"
+    for probe in ("startupProbe", "livenessProbe"):
+        assert listen.rpartition(":")[2] in sidecar[probe]["exec"]["command"][-1]

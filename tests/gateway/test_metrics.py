@@ -53,6 +53,9 @@ async def client(gateway: Gateway) -> AsyncIterator[KafkaClient]:
 
 
 async def test_a_gateway_exposes_every_metric_of_the_table_and_no_other(gateway: Gateway, client: KafkaClient) -> None:
+    async with await GroupClient.of(gateway.port) as consumer:
+        assert await consumer.commit(0) is Code.NONE
+    await gateway.lag_watch.look()
     exposed = {sample.metric for sample in samples(gateway, software="0-test")}
     assert exposed == {metric for metrics in GATEWAY_METRICS.values() for metric in metrics} - OF_THE_PROCESS
 
@@ -144,6 +147,22 @@ async def test_groups_are_counted_by_state_with_their_members(gateway: Gateway, 
         assert found["octavo_gateway_coordinators"][()] == len({number_of("billing"), number_of("other")})
         await member.leave()
         assert scrape(gateway)["octavo_gateway_members"][()] == 1
+
+
+async def test_lag_is_that_of_each_group_in_each_partition(
+    cluster: GatewayCluster, gateway: Gateway, client: KafkaClient
+) -> None:
+    await client.produce("orders", batch_of(b"one", b"two", b"three"))
+    async with await GroupClient.of(gateway.port) as member, await GroupClient.of(gateway.port, "audit") as other:
+        assert await member.commit(1) is Code.NONE
+        assert await other.commit(3) is Code.NONE
+    assert "octavo_gateway_group_lag_records" not in scrape(gateway), "nothing has been looked at"
+    await gateway.lag_watch.look()
+    found = scrape(gateway)
+    assert found["octavo_gateway_group_lag_records"] == {("billing", "orders", "0"): 2, ("audit", "orders", "0"): 0}
+    assert set(found["octavo_gateway_group_behind_seconds"]) == {("billing",), ("audit",)}
+    assert found["octavo_gateway_group_behind_seconds"]["audit",] == 0
+    assert found["octavo_gateway_group_offsets_left_out"][()] == 0
 
 
 async def test_a_malformed_request_is_counted_and_ends_its_connection(gateway: Gateway, client: KafkaClient) -> None:

@@ -22,6 +22,30 @@ FONTS = """<?xml version="1.0"?>
 """
 
 
+CONTRASTS = """
+const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const light = (colour) => numbers(colour).slice(0, 3).map((one) => one / 255)
+  .map((one) => one <= .04045 ? one / 12.92 : ((one + .055) / 1.055) ** 2.4)
+  .reduce((sum, one, at) => sum + one * [.2126, .7152, .0722][at], 0);
+const behind = (node) => {
+  for (; node; node = node.parentElement) {
+    const colour = getComputedStyle(node).backgroundColor;
+    if ((numbers(colour)[3] ?? 1) > 0) return colour;
+  }
+  return "rgb(255, 255, 255)";
+};
+const found = [];
+const walker = document.createTreeWalker(document.querySelector(arguments[0]), NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const text = walker.currentNode.data.trim(), node = walker.currentNode.parentElement;
+  if (text === "" || node.disabled || node.tagName === "OPTION") continue;
+  const [dark, bright] = [light(getComputedStyle(node).color), light(behind(node))].sort((a, b) => a - b);
+  if ((bright + .05) / (dark + .05) < 4.5) found.push(`${text.slice(0, 40)} (${node.tagName})`);
+}
+return found;
+"""
+
+
 class StaleElementError(Exception):
     """The page does not show the element any more."""
 
@@ -124,6 +148,10 @@ class Browser:
             for node in tree["nodes"]
             if not node["ignored"] and node["role"]["value"] in roles and not node.get("name", {}).get("value")
         ]
+
+    def low_contrasts(self, within: str) -> list[str]:
+        """Texts whose colour is too close to that behind them: below 4.5 to 1, as WCAG 2 counts."""
+        return [str(one) for one in self.run(CONTRASTS, within)]
 
     def screenshot(self, file: Path) -> None:
         """Write a picture of the window."""

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "cli": frozenset(
         {"octavo", "metrics", "protocol", "security", "metadata", "bookie", "client", "repair", "gateway", "pipeline"}
     ),
-    "testing": frozenset({"octavo", "metadata", "protocol", "bookie", "client"}),
+    "testing": frozenset({"octavo", "metadata", "protocol", "bookie", "client", "gateway"}),
     "deploy": frozenset[str](),
 }
 """Each folder and the other folders its modules may import from (the direction of dependencies in the design)."""
@@ -488,12 +488,7 @@ ROOMS = {
         }
     ),
     "cli.rates": frozenset[str](),
-    "cli.asking": frozenset(
-        {
-            "cli.session",
-            "cli.output",
-        }
-    ),
+    "cli.asking": frozenset({"cli.session", "cli.output"}),
     "cli.ledger": frozenset(
         {
             "cli.session",
@@ -539,6 +534,16 @@ ROOMS = {
             "cli.asking",
         }
     ),
+    "cli.own_host": frozenset[str](),
+    "cli.kafka": frozenset(
+        {
+            "cli.asking",
+            "cli.log",
+            "cli.session",
+            "cli.output",
+            "cli.own_host",
+        }
+    ),
     "cli.console": frozenset(
         {
             "cli.session",
@@ -548,15 +553,8 @@ ROOMS = {
             "cli.top",
             "cli.cluster",
             "cli.bookie",
-        }
-    ),
-    "cli.kafka": frozenset(
-        {
-            "cli.asking",
-            "cli.log",
-            "cli.session",
-            "cli.output",
-            "cli.console",
+            "cli.kafka",
+            "cli.own_host",
         }
     ),
     "cli.deploy": frozenset(

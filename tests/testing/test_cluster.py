@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError
 from octavo.testing import Clock, Cluster, cluster
-from octavo.testing.bookie_thread import BookieThread, config_of
+from octavo.testing.bookie_thread import BookieServer, config_of
+from octavo.testing.server_thread import ServerThread
 from support.waiting import eventually
 
 import octavo
@@ -156,7 +157,7 @@ def test_a_cluster_that_does_not_run_says_so() -> None:
 def test_a_bookie_that_cannot_start_says_why(tmp_path: Path) -> None:
     broken = tmp_path / "metadata.db"
     broken.write_text("this is no database, and it is longer than a page header " * 20)
-    thread = BookieThread(config_of("bookie-1", f"sqlite:///{broken}", lease_seconds=2.0))
+    thread = ServerThread(BookieServer(config_of("bookie-1", f"sqlite:///{broken}", lease_seconds=2.0)))
     with pytest.raises(octavo.OctavoError):
         thread.begin().result()
     thread.kill()

@@ -64,12 +64,12 @@ def run_pytest(folder: Path) -> str:
 def test_every_program_of_the_page_passes(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
     programs = {found["name"]: found["code"] for found in PROGRAMS.finditer(text)}
-    assert len(programs) == text.count("```python") >= 4
+    assert len(programs) == text.count("```python") >= 5
     for name, code in programs.items():
         (tmp_path / name).write_text(code, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     (tmp_path / "test_more.py").write_text(MORE, encoding="utf-8")
-    assert "8 passed" in run_pytest(tmp_path)
+    assert "10 passed" in run_pytest(tmp_path)
 
 
 def test_the_plugin_costs_nothing_where_it_is_not_used(tmp_path: Path) -> None:
@@ -98,5 +98,6 @@ def test_public_names_have_examples() -> None:
     assert octavo.testing.__all__ == ["Clock", "Cluster", "cluster"]
     assert examples_in(octavo.testing.Clock.__doc__ or "")
     assert examples_in(octavo.testing.cluster.__doc__ or "")
+    assert examples_in(octavo.testing.Cluster.serve_kafka.__doc__ or "")
     with pytest.raises(AttributeError, match="no attribute 'clutser'"):
         _ = octavo.testing.clutser

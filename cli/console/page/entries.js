@@ -2,59 +2,15 @@
 
 import { get, query, Refused } from "./api.js";
 import { bytes, column, count, foreign, h, narrow, number, table } from "./dom.js";
+import { formChoice, shownPayload } from "./payload.js";
 
-const COUNT = 50, SHOWN = 20000;
+const COUNT = 50;
 
 // What is asked for, and the last answer: entries never change, so only the newest ones are asked for again.
-let asked = null, form = "auto", answered = null;
+let asked = null, answered = null;
 
 const nothing = { first: "", at: "", contains: "", last: "" };
 const isNewest = () => ["first", "at", "contains", "last"].every((key) => asked[key] === "");
-
-const DEPTH_MAX = 50;
-
-// Indents JSON without touching its numbers and strings, which a parser might round or normalise. Null: it is too deep.
-function indented(text) {
-  let depth = 0, out = "", before = "";
-  const newLine = () => { out += "\n" + "  ".repeat(depth); };
-  const opens = (part) => part === "{" || part === "[";
-  for (const part of text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s"{}[\],:]+/gs) ?? []) {
-    const closes = part === "}" || part === "]";
-    if (closes) depth -= 1;
-    if (closes ? !opens(before) : opens(before) || before === ",") newLine();
-    out += part === ":" ? ": " : part;
-    if (opens(part)) depth += 1;
-    if (depth > DEPTH_MAX) return null;
-    before = part;
-  }
-  return out;
-}
-
-function asJson(text) {
-  try { JSON.parse(text); } catch { return null; }
-  return /^\s*[{[]/.test(text) ? indented(text) : text;
-}
-
-const bytesOf = (payload) => typeof payload === "string" ? new TextEncoder().encode(payload)
-  : Uint8Array.from(atob(payload.base64), (one) => one.charCodeAt(0));
-
-function asHex(payload) {
-  const all = bytesOf(payload), lines = [];
-  for (let at = 0; at < all.length; at += 16) {
-    const row = [...all.slice(at, at + 16)];
-    lines.push([at.toString(16).padStart(6, "0"), row.map((one) => one.toString(16).padStart(2, "0")).join(" ").padEnd(47),
-      row.map((one) => one >= 32 && one < 127 ? String.fromCharCode(one) : ".").join("")].join("  "));
-  }
-  return lines.join("\n");
-}
-
-function shown(entry) {
-  const { payload } = entry, isText = typeof payload === "string";
-  const text = form === "hex" || !isText ? asHex(payload) : form === "text" ? payload : asJson(payload) ?? payload;
-  const known = bytesOf(payload).length;
-  return [entry.bytes === 0 ? h("span", { class: "quiet" }, "empty") : foreign(text, SHOWN),
-    known < entry.bytes ? h("p", { class: "quiet" }, `The first ${bytes(known)} of ${bytes(entry.bytes)}.`) : null];
-}
 
 // What was asked for wrongly is said on the page, so that it can be asked for again.
 async function found(request) {
@@ -77,7 +33,6 @@ export async function entriesPage(state, again, name) {
   const ask = (changes) => { asked = { ...nothing, name, ...changes }; again(); };
   const next = page.items.length ? page.items.at(-1).position + 1 : page.from;
   const button = (text, changes, disabled) => [h("button", { type: "button", disabled, onclick: () => ask(changes) }, text), " "];
-  const option = (value, text) => h("option", { value, selected: form === value }, text);
   return [
     ...title,
     h("form", { class: "filter", onsubmit: (event) => {
@@ -90,8 +45,7 @@ export async function entriesPage(state, again, name) {
     h("label", {}, "to position", h("input", { name: "last", inputmode: "numeric", pattern: "[0-9]*", size: 12 })),
     h("label", {}, "that hold the text", h("input", { name: "contains", size: 18, maxlength: 200 })),
     h("button", {}, "Show"),
-    h("label", {}, "Payload as", h("select", { onchange: (event) => { form = event.target.value; again(); } },
-      option("auto", "JSON if it is"), option("text", "text"), option("hex", "hex")))),
+    formChoice("Payload as", again)),
     h("p", {},
       button("Oldest", { first: String(page.first_position) }, page.from <= page.first_position),
       button("Older", { first: String(Math.max(page.first_position, page.from - COUNT)), contains: "" }, page.from <= page.first_position),
@@ -101,7 +55,7 @@ export async function entriesPage(state, again, name) {
       asked.contains === "" ? null : [`Searched ${count(page.searched)} entries for `, foreign(asked.contains), ". "],
       isNewest() ? "The newest entries; they follow the log." : null),
     h("section", { class: "panel" }, table(null, [number("Position"), narrow("Added"), number("Term"), number("Size"), column("Payload")],
-      page.items.map((one) => [String(one.position), one.sealed_at.slice(0, 23).replace("T", " "), count(one.term), bytes(one.bytes), shown(one)]),
+      page.items.map((one) => [String(one.position), one.sealed_at.slice(0, 23).replace("T", " "), count(one.term), bytes(one.bytes), shownPayload(one.payload, one.bytes)]),
       "No entry fits.")),
     page.error === null ? null : h("p", { class: "bad" }, page.error),
     page.next !== null && asked.contains !== "" && page.items.length < COUNT

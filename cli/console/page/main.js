@@ -3,10 +3,13 @@ import { bookiesPage } from "./bookies.js";
 import { clusterPage } from "./cluster.js";
 import { duration, h, patch } from "./dom.js";
 import { entriesPage } from "./entries.js";
+import { groupPage, groupsPage } from "./groups.js";
 import { jobsPage } from "./jobs.js";
 import { ledgerPage, ledgersPage } from "./ledgers.js";
 import { logPage, logsPage } from "./logs.js";
+import { recordsPage } from "./records.js";
 import { repairPage } from "./repair.js";
+import { topicPage, topicsPage } from "./topics.js";
 
 // Page -> its title, what shows all, what shows one thing, and the page that it is part of, if it is no page of its own.
 const PAGES = {
@@ -15,6 +18,9 @@ const PAGES = {
   ledgers: ["Ledgers", ledgersPage, ledgerPage],
   logs: ["Logs", logsPage, logPage],
   entries: ["Entries", logsPage, entriesPage, "logs"],
+  topics: ["Topics", topicsPage, topicPage],
+  records: ["Records", topicsPage, recordsPage, "topics"],
+  groups: ["Groups", groupsPage, groupPage],
   repair: ["Repair", repairPage],
   jobs: ["Jobs", jobsPage],
 };

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 from octavo.bookie.admin.http_messages import HttpError, HttpRequest
 from octavo.bookie.admin.process import ProcessStatistics
-from octavo.cli.console.access import Address
-from octavo.cli.doctor import gateways_of
 from octavo.cli.kafka.observing import Observed, observing_address
-from octavo.gateway.leading.gateways import gateway_lock
-from octavo.gateway.topics.document import Topic, topic_document
+from octavo.cli.own_host import Address
 from octavo.metrics import table
 from octavo.metrics.table import GATEWAY_METRICS
 from octavo.protocol.errors import InvalidArgumentError
@@ -53,8 +50,9 @@ async def test_all_metrics_of_the_gateway_and_its_process_are_exposed(cluster: G
     assert table.GATEWAY_SERVES.name not in before
     observed.gateway = await cluster.gateway()
     text = (await observed.answer(request("/metrics", "HEAD"))).body.decode()
-    of_requests = {table.GATEWAY_REQUESTS, table.GATEWAY_REQUEST_SECONDS}  # there were none
-    names = {metric.name for metrics in GATEWAY_METRICS.values() for metric in metrics if metric not in of_requests}
+    absent = {table.GATEWAY_REQUESTS, table.GATEWAY_REQUEST_SECONDS}  # there were none
+    absent |= {table.GATEWAY_GROUP_LAG, table.GATEWAY_GROUP_BEHIND_SECONDS}  # there are no groups
+    names = {metric.name for metrics in GATEWAY_METRICS.values() for metric in metrics if metric not in absent}
     assert [name for name in names | {table.PROCESS_CPU_SECONDS.name} if f"# TYPE {name} " not in text] == []
 
 
@@ -95,17 +93,3 @@ def test_loopback_addresses_are_taken(text: str, address: Address) -> None:
 def test_other_addresses_are_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidArgumentError, match=reason):
         observing_address(text)
-
-
-async def test_doctor_connects_to_each_gateway(cluster: GatewayCluster) -> None:
-    store = cluster.logs.store
-    assert await gateways_of(store) == []
-    await store.create_document(topic_document("orders"), Topic("orders", "0" * 32, 1, 1, 1).encode())
-    (found,) = await gateways_of(store)
-    assert (found.check, found.result) == ("gateways", "warning")
-    await cluster.gateway()
-    assert await store.try_lock(gateway_lock(7), "127.0.0.1:1 a gateway that listens nowhere") is not None
-    first, seventh = await gateways_of(store)
-    assert (first.check, first.result) == ("gateway 1", "ok")
-    assert (seventh.check, seventh.result) == ("gateway 7", "failed")
-    assert "127.0.0.1:1 cannot be reached from this host" in seventh.detail

@@ -15,14 +15,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import confluent_kafka
 import pytest
 from octavo.metadata import Fragment, LedgerMetadata, open_metadata_store
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import EntryId
 from support.browser import Browser
 from support.clusters.secrets import write_secret
-from support.commands.processes import OCTAVO, Up, environment
-from support.waiting import WAIT_SECONDS
+from support.commands.gateways import gateway
+from support.commands.processes import OCTAVO, Up, environment, free_neighbours
+from support.waiting import WAIT_SECONDS, wait_until
 
 import octavo
 
@@ -31,12 +33,15 @@ HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>
 LARGE = 12345678901234567890
 """No number of JavaScript: a page that parsed it would show another."""
 
+ENTER = "\ue007"
+"""The key, as the browser's driver knows it."""
+
 EVENTS = (
     b"".join(b'{"order":%d,"total":%d,"note":"%s"}\n' % (at, LARGE, b"<b>x</b>") for at in range(120))
     + b"\xff\x00raw\n"
 )
 
-PAGES = ("cluster", "bookies", "ledgers", "logs", "repair", "jobs")
+PAGES = ("cluster", "bookies", "ledgers", "logs", "topics", "groups", "repair", "jobs")
 
 
 class Shown(NamedTuple):
@@ -159,7 +164,7 @@ def test_pages_show_the_cluster_and_every_part_has_a_name(shown: Shown) -> None:
     browser, pictures = shown.browser, os.environ.get("OCTAVO_SCREENSHOTS")
     expected = {
         "cluster": "writable of 3", "bookies": "127.0.0.1:", "ledgers": "closed", "logs": "orders/eu",
-        "repair": "Nothing is blocked", "jobs": "Drain",
+        "topics": "No topic", "groups": "no gateway runs", "repair": "Nothing is blocked", "jobs": "Drain",
     }  # fmt: skip
     for page in PAGES:
         shown.go(page)
@@ -411,6 +416,109 @@ def test_dark_colours_are_taken_from_the_user(shown: Shown) -> None:
     shown.browser.dark(False)
 
 
+@pytest.fixture(scope="module")
+def orders(shown: Shown) -> Iterator[Any]:
+    """The topic `orders` of two partitions, and a member of the group `billing`, which has handled 20 records of it."""
+    port = free_neighbours(1)
+    with gateway(shown.up.uri, port):
+        address = f"127.0.0.1:{port}"
+        assert shown.up.run("topic", "create", "orders", "--partitions", 2).status == 0
+        producer = confluent_kafka.Producer({"bootstrap.servers": address})
+        for at in range(120):
+            value = b'{"order":%d,"total":%d,"note":%s}' % (at, LARGE, json.dumps(HOSTILE).encode())
+            producer.produce(
+                "orders", value, key=b"<b>%d</b>" % at, partition=0, headers=[("trace", HOSTILE), ("raw", b"\xff\x00")]
+            )
+        producer.produce("orders", None, key=b"gone", partition=1)
+        assert producer.flush(WAIT_SECONDS) == 0
+        member = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": "billing",
+                "client.id": HOSTILE[:40],
+                "enable.auto.commit": False,
+            }
+        )
+        member.subscribe(["orders"])
+        wait_until(lambda: member.poll(0.1) is None and len(member.assignment()) == 2, "the partitions of the member")
+        member.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 20)], asynchronous=False)
+        try:
+            yield member
+        finally:
+            member.close()
+
+
+def test_topics_and_groups_are_shown_with_leaders_ends_members_and_lag(shown: Shown, orders: Any) -> None:
+    browser, pictures = shown.browser, os.environ.get("OCTAVO_SCREENSHOTS")
+    texts = "(row) => [...row.cells].map((one) => one.textContent)"
+    rows = f"return [...document.querySelectorAll('main tbody tr')].map({texts})"
+    for page, expected in {"topics": "orders", "groups": "billing"}.items():
+        shown.go(page)
+        browser.wait_for(expected, "main tbody")
+        assert browser.unnamed_parts() == []
+        if pictures:
+            browser.screenshot(Path(pictures) / f"{page}.png")
+    assert browser.run(rows) == [["billing", "Stable", "1", "100"]]
+    shown.go("groups/billing")
+    browser.wait_for("Committed", "main")
+    (member, offset) = browser.run(rows)
+    assert (member[1][:20], member[3].split()) == (HOSTILE[:20], ["orders/0", "orders/1"])
+    assert offset[:5] == ["orders", "0", "20", "120", "100"]
+    if pictures:
+        browser.screenshot(Path(pictures) / "group.png")
+    orders.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 119)], asynchronous=False)
+    browser.wait_until(lambda: browser.run(rows)[1][4] == "1", "the lag to follow the group")
+    shown.go("topics/orders")
+    browser.wait_for("Begins at", "main")
+    assert [(row[0], row[3], row[4]) for row in browser.run(rows)] == [("0", "0", "120"), ("1", "0", "1")]
+    assert all(row[1].isdecimal() for row in browser.run(rows))
+    if pictures:
+        browser.screenshot(Path(pictures) / "topic.png")
+        browser.dark(True)
+        browser.screenshot(Path(pictures) / "topic-dark.png")
+        browser.dark(False)
+    assert browser.unnamed_parts() == []
+    assert browser.messages() == []
+
+
+def test_records_are_found_by_offset_and_time_with_the_keyboard_alone(shown: Shown, orders: Any) -> None:
+    browser, pictures = shown.browser, os.environ.get("OCTAVO_SCREENSHOTS")
+    shown.go("topics/orders")
+    browser.wait_for("Begins at", "main")
+    browser.type("main tbody tr:first-child td:last-child a", ENTER)
+    browser.wait_for("The newest records", "main")
+    offsets = "return [...document.querySelectorAll('main tbody tr')].map((one) => one.cells[0].textContent)"
+    assert browser.run(offsets) == [str(at) for at in range(70, 120)]
+    value = "return document.querySelector('main tbody tr').cells[3].textContent"
+    assert f'  "total": {LARGE},\n' in browser.run(value)
+    browser.wait_for("ff 00", "main tbody")
+    assert browser.unnamed_parts() == []
+    for dark in (False, True):
+        browser.dark(dark)
+        assert browser.low_contrasts("main") == []
+        if pictures:
+            browser.screenshot(Path(pictures) / f"records{'-dark' if dark else ''}.png")
+    browser.dark(False)
+    browser.type("main input[name=offset]", f"17{ENTER}")
+    browser.wait_until(lambda: browser.run(offsets)[0] == "17", "the records from offset 17 on")
+    browser.click_button("Newer", "main")
+    browser.wait_until(lambda: browser.run(offsets)[0] == "67", "the records behind them")
+    browser.click_button("Oldest", "main")
+    browser.wait_until(lambda: browser.run(offsets)[0] == "0", "the first records")
+    browser.type("main input[name=at]", f"soon{ENTER}")
+    browser.wait_for("'soon' is no time", "main .bad")
+    browser.click_button("Newest", "main")
+    browser.wait_for("The newest records", "main")
+    browser.messages()
+    browser.type("main select[name=partition]", "1")
+    browser.wait_for("partition 1", "main h1")
+    browser.wait_for("none", "main tbody")
+    assert browser.run(
+        "return window.hacked === undefined && document.querySelectorAll('main b, main img').length === 0"
+    )
+    assert browser.messages() == []
+
+
 def test_data_need_the_token_and_no_other_page_can_have_them(shown: Shown) -> None:
     good = {"Authorization": f"Bearer {shown.token}"}
     assert shown.ask("GET", "/api/state", **good)[0] == 200
@@ -460,6 +568,12 @@ def test_every_answer_forbids_what_the_page_does_not_need(shown: Shown) -> None:
         ("GET", "/api/logs/events/entries?at=soon", None, 400),
         ("GET", "/api/logs/events/entries?offset=1", None, 400),
         ("GET", "/api/logs/entries/entries/entries", None, 404),
+        ("GET", "/api/topics/none", None, 404),
+        ("GET", "/api/topics/none?first=-1", None, 400),
+        ("GET", "/api/topics/none/records", None, 404),
+        ("GET", "/api/topics/none/records?offset=-1", None, 400),
+        ("GET", "/api/topics/none/records?at=soon", None, 400),
+        ("POST", "/api/topics", {}, 405),
         ("POST", "/api/logs/events/entries", {}, 405),
         ("POST", "/api/jobs/retire", {"bookie": "b"}, 404),
     ],
