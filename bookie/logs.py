@@ -9,20 +9,23 @@ from typing import Any, Final, TextIO
 
 
 @contextlib.contextmanager
-def _without_rich() -> Iterator[None]:
-    """Inside the block ``import rich`` fails."""
-    before = sys.modules.get("rich")
-    sys.modules["rich"] = None  # type: ignore[assignment]  # importlib knows None: there is no such module
+def _without(*modules: str) -> Iterator[None]:
+    """Inside the block ``import`` of these modules fails."""
+    before = {name: sys.modules.get(name) for name in modules}
+    for name in modules:
+        sys.modules[name] = None  # type: ignore[assignment]  # importlib knows None: there is no such module
     try:
         yield
     finally:
-        del sys.modules["rich"]
-        if before is not None:
-            sys.modules["rich"] = before
+        for name, module in before.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
 
 
-with _without_rich():
-    # structlog imports rich for tracebacks of a form that is not used here. That takes a tenth of a bookie's start.
+with _without("rich", "colorama"):
+    # structlog imports rich for tracebacks of a form that is not used here, and colorama for Windows. Together they
+    # take a tenth of a bookie's start.
     import structlog
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.ledger.commands import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.ledger.options import AckQuorumOption, DigestName, DigestOption, EnsembleOption, WriteQuorumOption
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_NOTHING_DONE,

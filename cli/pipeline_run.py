@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from octavo.cli.event_loop import finish
 from octavo.cli.output import Progress, progress_bar
-from octavo.cli.session import CommandError, LogLevel, finish
+from octavo.cli.session import CommandError, LogLevel
 from octavo.pipeline.jobs.session import spark_session
 from pyspark import StatusTracker
 from pyspark.errors import PySparkException

@@ -6,14 +6,13 @@ SIGTERM ended the command; 141 when the reader of its output has gone. A traceba
 debug``.
 """
 
-import asyncio
 import functools
 import inspect
 import math
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -36,11 +35,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_NOTHING_DONE = 3
 """A check found nothing to look at: neither sound nor wrong (rule X1)."""
-_SIGNAL_STATUS_BASE = 128
-
-IMPATIENT_SECONDS = 0.5
-"""A second signal that arrives later than this ends the process at once. One that arrives sooner is a copy of the
-first: a parent such as ``timeout`` passes on a Ctrl-C that the terminal has already sent to this process."""
+SIGNAL_STATUS_BASE = 128
 
 START_SECONDS_MAX = 60.0
 """How long a command waits for a cluster on this machine that is being started."""
@@ -162,6 +157,8 @@ class Session:
         directory = directory_of_cluster(self.metadata_uri)
         if directory is None:
             return
+        import asyncio  # noqa: PLC0415 - help needs no event loop
+
         loop = asyncio.get_running_loop()
         begun = loop.time()
         noted = False
@@ -269,12 +266,12 @@ def _with_common_options(signature: inspect.Signature) -> inspect.Signature:
 
 def run_command(session: Session, work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     """Run ``work`` on an event loop of its own and return the exit status; reports all errors."""
-    import uvloop  # noqa: PLC0415 - `octavo --help` needs no event loop
-    from octavo.bookie.logs import configure_logging  # noqa: PLC0415
+    from octavo.bookie.logs import configure_logging  # noqa: PLC0415 - help needs neither
+    from octavo.cli.event_loop import run_on_loop  # noqa: PLC0415
 
     configure_logging(session.log_level.value, session.log_format.value)
     return guarded(
-        lambda: asyncio.run(_until_signalled(work), loop_factory=uvloop.new_event_loop),
+        lambda: run_on_loop(work),
         show_traceback=session.log_level is LogLevel.DEBUG,
     )
 
@@ -287,9 +284,9 @@ def guarded(work: Callable[[], int], *, show_traceback: bool) -> int:
     except BrokenPipeError:
         # The reader of the output has gone (`| head`): end silently, like a C program that SIGPIPE ends.
         drop_output()
-        return _SIGNAL_STATUS_BASE + signal.SIGPIPE
+        return SIGNAL_STATUS_BASE + signal.SIGPIPE
     except KeyboardInterrupt:
-        return _SIGNAL_STATUS_BASE + signal.SIGINT
+        return SIGNAL_STATUS_BASE + signal.SIGINT
     except Exception as error:
         status = _report(error, show_traceback=show_traceback)
         try:
@@ -333,52 +330,3 @@ def describe(error: Exception) -> str:
 def print_error(text: str) -> None:
     """Print one line on standard error, marked as Octavo's."""
     print(f"octavo: {visible(text)}", file=sys.stderr, flush=True)
-
-
-async def _until_signalled(work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    """Run ``work``. SIGINT and SIGTERM cancel it and let it clean up; a second one ends the process at once."""
-    loop = asyncio.get_running_loop()
-    task = loop.create_task(work())
-    received: list[signal.Signals] = []
-    first_at = 0.0
-
-    def on_signal(number: signal.Signals) -> None:
-        nonlocal first_at
-        received.append(number)
-        if len(received) == 1:
-            first_at = loop.time()
-            task.cancel()
-        elif loop.time() - first_at >= IMPATIENT_SECONDS:
-            os._exit(_SIGNAL_STATUS_BASE + number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        return await task or EXIT_OK
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        # A thread may be waiting for standard input or output, and nothing can interrupt it: a normal exit would wait
-        # for it. The command has cleaned up by now.
-        sys.stderr.flush()
-        os._exit(_SIGNAL_STATUS_BASE + received[0])
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-async def finish[T](clean_up: Awaitable[T]) -> T:
-    """Await ``clean_up`` to its end even if the task is cancelled meanwhile; the cancellation takes effect
-    afterwards."""
-    task = asyncio.ensure_future(clean_up)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        if not task.cancelled():
-            task.exception()  # mark as retrieved: the cancellation is raised instead
-        raise cancelled
-    return task.result()

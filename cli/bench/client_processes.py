@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from octavo.cli.bench.requests import LINE_BYTES_MAX
-from octavo.cli.session import CommandError, Session, finish
+from octavo.cli.event_loop import finish
+from octavo.cli.session import CommandError, Session
 
 
 class ClientProcess:

@@ -18,7 +18,7 @@ from octavo.cli.bench import logs as bench_logs
 from octavo.cli.bench import memory as bench_memory
 from octavo.cli.bench.ledgers import Shape, open_ledgers
 from octavo.cli.bench.processes import Processes, grown, in_words, processor_per_entry
-from octavo.cli.ledger.commands import (
+from octavo.cli.ledger.options import (
     AckQuorumOption,
     DigestName,
     DigestOption,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.ledger.options import AckQuorumOption, EnsembleOption, WriteQuorumOption
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, print_error
 
 KeepOption = Annotated[bool, typer.Option("--keep", help="Close the ledgers afterwards, but do not delete them.")]

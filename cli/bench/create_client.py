@@ -25,8 +25,9 @@ from octavo.cli.bench.garbage import collect_seldom
 from octavo.cli.bench.load import Extent, closed_loop
 from octavo.cli.bench.names import BENCH_KEY
 from octavo.cli.bench.requests import answer_requests
+from octavo.cli.event_loop import finish
 from octavo.cli.output import print_json
-from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, describe, finish, print_error
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, describe, print_error
 from octavo.client.client import Client
 from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.ledger.model import encode_ledger

@@ -15,8 +15,9 @@ from octavo.cli.bench.ledgers import Shape, open_ledgers
 from octavo.cli.bench.log import Layout
 from octavo.cli.bench.logs import EntrySizeOption, LayoutOption
 from octavo.cli.bench.processes import Processes, grown, in_words, processor_per_entry
-from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
-from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, describe, finish, number, print_error
+from octavo.cli.event_loop import finish
+from octavo.cli.ledger.options import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, describe, number, print_error
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import ID_MAX
 

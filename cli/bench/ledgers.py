@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.cli.bench.names import BENCH_KEY
-from octavo.cli.ledger.commands import DigestName, SyncName
-from octavo.cli.session import describe, finish, print_error
+from octavo.cli.event_loop import finish
+from octavo.cli.ledger.options import DigestName, SyncName
+from octavo.cli.session import describe, print_error
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
 
 if TYPE_CHECKING:

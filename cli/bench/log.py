@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
-from octavo.cli.session import CommandError, Session, command, describe, finish, number
+from octavo.cli.event_loop import finish
+from octavo.cli.ledger.options import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.session import CommandError, Session, command, describe, number
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import typer
 from octavo.cli.bench.ledgers import Shape
 from octavo.cli.bench.log import Layout
 from octavo.cli.bench.processes import Processes, grown, in_words, processor_per_entry, share_of_a_core
-from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.ledger.options import AckQuorumOption, EnsembleOption, WriteQuorumOption
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command, describe, number, print_error
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from octavo.cli.bench.ledgers import Shape, run_each
 from octavo.cli.bench.log import Layout
-from octavo.cli.session import CommandError, describe, finish, print_error
+from octavo.cli.event_loop import finish
+from octavo.cli.session import CommandError, describe, print_error
 from octavo.protocol.errors import NoSuchLogError, OctavoError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from octavo.cli.bench.ledgers import Shape, open_ledgers, run_each
 from octavo.cli.bench.log import Layout
 from octavo.cli.bench.logs import EntrySizeOption, LayoutOption
 from octavo.cli.bench.processes import CLIENT, Processes
-from octavo.cli.ledger.commands import AckQuorumOption, EnsembleOption, WriteQuorumOption
+from octavo.cli.ledger.options import AckQuorumOption, EnsembleOption, WriteQuorumOption
 from octavo.cli.session import Session, command
 
 WARM_UP = 10

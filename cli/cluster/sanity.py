@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, Session, command, describe, finish
+from octavo.cli.event_loop import finish
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, Session, command, describe
 from octavo.protocol.errors import OctavoError
 
 if TYPE_CHECKING:

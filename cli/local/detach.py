@@ -12,10 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from octavo.cli.event_loop import finish
 from octavo.cli.local.bookie_process import set_log_aside
 from octavo.cli.local.common import observe_directory, print_ready, tell_left_stopped
 from octavo.cli.output import print_json, print_line, progress_bar
-from octavo.cli.session import CommandError, Session, finish
+from octavo.cli.session import CommandError, Session
 
 
 async def start_detached(session: Session, directory: Path, arguments: Sequence[str]) -> None:

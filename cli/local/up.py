@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from octavo.cli.event_loop import finish
 from octavo.cli.local import kafka as gateway
 from octavo.cli.local.bookie_process import BookieProcess, BookieSpec, pinned_id
 from octavo.cli.local.common import DATA_DIR_DEFAULT, DataDirOption, left_stopped, print_ready
@@ -32,7 +33,7 @@ from octavo.cli.local.ports import (
 from octavo.cli.local.restarts import GiveUp, LeaveStopped, RestartPolicy
 from octavo.cli.output import print_json, print_line, progress_bar
 from octavo.cli.running_cluster import ClusterState, opened_lock, remove_state, take_lock, write_state
-from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, LogLevel, Session, command, finish, print_error
+from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, LogLevel, Session, command, print_error
 
 STOP_SECONDS_MAX = 20.0
 """How long a bookie that was told to stop may take before it is killed: twice its own limit for draining."""

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli.event_loop import finish
 from octavo.cli.ledger.transfer import ADDS_IN_FLIGHT_MAX
 from octavo.cli.output import print_json, print_line
-from octavo.cli.session import CommandError, describe, finish, print_error
+from octavo.cli.session import CommandError, describe, print_error
 from octavo.protocol.errors import OctavoError
 
 if TYPE_CHECKING:

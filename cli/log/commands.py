@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from octavo.cli.ledger.commands import (
+from octavo.cli.ledger.options import (
     AckQuorumOption,
     DigestName,
     DigestOption,

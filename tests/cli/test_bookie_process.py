@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from octavo.cli.local.bookie_process import pinned_id, reason_in
-from octavo.metadata.ledger.checks import is_bookie_id
+from octavo.protocol.ids import is_bookie_id
 
 
 @pytest.mark.parametrize(

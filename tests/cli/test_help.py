@@ -36,15 +36,58 @@ def test_all_commands_are_found() -> None:
 
 @pytest.mark.parametrize("word", PARTS)
 def test_a_word_loads_its_own_command_and_no_other(word: str) -> None:
-    loaded: Any = typer.main.get_command(command_line(word))
+    loaded: Any = typer.main.get_command(command_line([word]))
     assert list(loaded.commands) == [word]
     assert list(commands_of(loaded, ())) == [(), *(path for path in COMMANDS if path[:1] == (word,))]
 
 
-def test_every_command_has_a_word_and_other_words_load_all_commands() -> None:
+@pytest.mark.parametrize("path", [path for path in COMMANDS if len(path) > 1], ids=" ".join)
+def test_the_words_of_a_command_load_what_runs_it(path: tuple[str, ...]) -> None:
+    loaded: Any = typer.main.get_command(command_line(path))
+    whole: Any = ALL
+    for word in path:
+        loaded, whole = loaded.commands[word], whole.commands[word]
+    assert [one.to_info_dict() for one in loaded.params] == [one.to_info_dict() for one in whole.params]
+
+
+def test_a_command_of_a_group_is_built_without_the_others() -> None:
+    loaded: Any = typer.main.get_command(command_line(["log", "list", "--json"]))
+    assert list(loaded.commands["log"].commands) == ["list"]
+    mistyped: Any = typer.main.get_command(command_line(["log", "lst"]))
+    assert mistyped.commands["log"].commands.keys() == ALL.commands["log"].commands.keys()
+
+
+def test_every_command_has_a_word() -> None:
     assert {*PARTS} == {*ALL.commands}
-    loaded: Any = typer.main.get_command(command_line("--help"))
-    assert {*loaded.commands} == {*PARTS}
+
+
+@pytest.mark.parametrize("word", PARTS)
+def test_the_list_of_commands_tells_what_a_command_says_of_itself(word: str) -> None:
+    assert ALL.commands[word].get_short_help_str(limit=100) == PARTS[word].summary
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",)], ids=" ".join)
+def test_the_list_of_commands_is_in_the_order_of_the_table(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(words)
+    shown = capsys.readouterr()
+    listed = (shown.out + shown.err).partition("Commands:")[2]
+    assert re.findall(r"^  ([a-z-]+)  ", listed, re.MULTILINE) == [*PARTS]
+
+
+def test_a_word_that_is_no_command_gets_the_nearest_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lgo"]) == 2
+    assert "Did you mean 'log'?" in capsys.readouterr().err
+
+
+def test_options_of_the_whole_line_and_completion_know_all_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"_OCTAVO_COMPLETE": "complete_bash", "COMP_WORDS": "octavo log li", "COMP_CWORD": "2"}.items():
+        monkeypatch.setenv(name, value)
+    run([])
+    assert capsys.readouterr().out.split() == ["list"]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

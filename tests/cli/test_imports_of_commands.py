@@ -12,6 +12,16 @@ from support.waiting import WAIT_SECONDS
 NEVER = ("rich.", "pyarrow", "pyspark", "octavo.gateway", "octavo.repair", "octavo.pipeline", "octavo.bookie.storage")
 """What no command about logs needs."""
 
+BARE = {
+    *("octavo", "octavo._version", "octavo.protocol", "octavo.protocol.errors", "octavo.cli", "octavo.cli.main"),
+    *("octavo.cli.commands", "octavo.cli.session", "octavo.cli.output", "octavo.cli.running_cluster"),
+}
+"""Modules of Octavo that may be loaded to list the commands, or to refuse a word that is none: a new one makes every
+command slower."""
+
+NOT_BARE = {"asyncio", "uvloop", "structlog", "msgpack", "sqlite3", "ssl", "socket", "rich"}
+"""Modules of others that only a running command needs."""
+
 PROGRAM = """
 import json, os, sys
 from octavo.cli.main import main
@@ -57,6 +67,19 @@ def test_a_command_loads_what_it_needs(arguments: tuple[str, ...], octavo_max: i
     assert status == (0 if arguments == ("--version",) else 1), "there is no cluster"
     assert [name for name in sorted(modules) if name.startswith(NEVER)] == []
     assert octavo_modules(modules) <= octavo_max
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), (), ("no-such-command",)], ids=" ".join)
+def test_the_list_of_commands_loads_none_of_them(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    _, modules = loaded_by(*arguments, folder=tmp_path)
+    assert {name for name in modules if name.partition(".")[0] == "octavo"} == BARE
+    assert modules & NOT_BARE == set()
+
+
+def test_help_of_a_command_loads_no_event_loop(tmp_path: Path) -> None:
+    status, modules = loaded_by("log", "list", "--help", folder=tmp_path)
+    assert status == 0
+    assert modules & {"asyncio", "uvloop", "structlog", "octavo.client", "octavo.metadata", "octavo.bookie"} == set()
 
 
 def test_the_version_is_told_without_a_command_line(tmp_path: Path) -> None:

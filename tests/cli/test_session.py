@@ -18,18 +18,10 @@ import pytest
 import typer
 from octavo.cli import main as command_line
 from octavo.cli.commands import command_line as commands_of
+from octavo.cli.event_loop import finish
 from octavo.cli.local.common import print_ready
 from octavo.cli.output import bytes_as_json, counted, print_json, print_line, print_table, visible
-from octavo.cli.session import (
-    CommandError,
-    Session,
-    command,
-    describe,
-    finish,
-    guarded,
-    print_error,
-    read_password,
-)
+from octavo.cli.session import CommandError, Session, command, describe, guarded, print_error, read_password
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, NoSuchLedgerError, OctavoError
 from support.clusters.secrets import write_secret
 from support.commands.processes import OCTAVO, environment
