@@ -19,8 +19,8 @@ from octavo.bookie.memory.answer_memory import ANSWER_BYTES_MIN
 from octavo.bookie.upkeep.hours import Hours
 from octavo.metadata.cluster.registration import RACK_UNNAMED, check_host, check_host_id, check_rack
 from octavo.metadata.connect import without_password
-from octavo.metadata.ledger.checks import is_bookie_id
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.ids import is_bookie_id
 from octavo.security.contexts import ServerFiles
 from octavo.security.loopback import is_loopback
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from octavo.cli.session import CommandError, Session, command, describe
 from octavo.protocol.errors import MetadataConflictError, NoSuchLedgerError
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, is_bookie_id
 
 if TYPE_CHECKING:
     from octavo.client.bookie_status import BookieStatus
@@ -104,7 +104,6 @@ async def forget_bookie(store: "MetadataStore", name: str) -> None:
     Raises :class:`CommandError` when the cluster does not know the bookie, while it is registered, while the metadata
     of a ledger name it, and when it starts meanwhile.
     """
-    from octavo.metadata.ledger.checks import is_bookie_id  # noqa: PLC0415
 
     bookie_id = BookieId(name)
     # Read first: if the bookie starts from now on, its cookie changes, and the delete below fails.

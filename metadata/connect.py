@@ -1,4 +1,6 @@
-"""Opens the metadata store that a URI names; holds the table of drivers."""
+"""Opens the metadata store that a URI names; holds the table of drivers, of which a process loads one."""
+
+# ruff: noqa: PLC0415 - see above
 
 import random
 import re
@@ -6,8 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from octavo.metadata.memory import is_memory_server, memory_server, open_memory_store
-from octavo.metadata.sqlite.store import open_sqlite_store, path_of_uri
 from octavo.metadata.store.driver import ClusterOrigin
 from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT
 from octavo.metadata.store.store import MetadataStore
@@ -80,7 +80,7 @@ async def open_cluster(
     Raises :class:`InvalidArgumentError` for a store in memory that is not open in this process yet: no bookie of
     another process can register there, so the cluster would have none for ever.
     """
-    if uri.startswith(_MEMORY) and not is_memory_server(uri.removeprefix(_MEMORY)):
+    if uri.startswith(_MEMORY) and not _is_open_in_memory(uri):
         raise InvalidArgumentError(
             f"{uri!r} has no bookies and never will: memory:// is for tests that run bookies in their own process; "
             "give the URI of a cluster, sqlite:///PATH (`octavo up` starts one) or zk://HOST:PORT/ROOT"
@@ -137,24 +137,36 @@ def without_password(uri: str) -> str:
     return re.sub(r"(?<=//)([^/@:]*):[^/@]*@", r"\1:***@", uri)
 
 
+def _is_open_in_memory(uri: str) -> bool:
+    from octavo.metadata.memory import is_memory_server
+
+    return is_memory_server(uri.removeprefix(_MEMORY))
+
+
 async def _open_memory(uri: str, options: OpenOptions) -> MetadataStore:
+    from octavo.metadata.memory import memory_server, open_memory_store
+
     server = memory_server(uri.removeprefix(_MEMORY))
     return open_memory_store(server, lease_seconds=options.lease_seconds, rng=options.rng)
 
 
 async def _open_sqlite(uri: str, options: OpenOptions) -> MetadataStore:
+    from octavo.metadata.sqlite.store import open_sqlite_store, path_of_uri
+
     return await open_sqlite_store(
         path_of_uri(uri), create=options.create, lease_seconds=options.lease_seconds, rng=options.rng
     )
 
 
 async def _open_zookeeper(uri: str, options: OpenOptions) -> MetadataStore:
-    from octavo.metadata.zookeeper.cluster import open_zookeeper_store  # noqa: PLC0415 - other drivers do not need aiozk
+    from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 
     return await open_zookeeper_store(uri, create=options.create, lease_seconds=options.lease_seconds, rng=options.rng)
 
 
 async def _destroy_sqlite(uri: str, _on_deleted: Callable[[int], None]) -> None:
+    from octavo.metadata.sqlite.store import open_sqlite_store, path_of_uri
+
     path = path_of_uri(uri)
     async with await open_sqlite_store(path) as store:
         live = await store.list_bookies()
@@ -166,17 +178,19 @@ async def _destroy_sqlite(uri: str, _on_deleted: Callable[[int], None]) -> None:
 
 
 async def _destroy_zookeeper(uri: str, on_deleted: Callable[[int], None]) -> None:
-    from octavo.metadata.zookeeper.cluster import destroy_zookeeper_store  # noqa: PLC0415 - other drivers do not need aiozk
+    from octavo.metadata.zookeeper.cluster import destroy_zookeeper_store
 
     await destroy_zookeeper_store(uri, on_deleted=on_deleted)
 
 
 async def _create_sqlite(uri: str, origin: ClusterOrigin) -> MetadataStore:
+    from octavo.metadata.sqlite.store import open_sqlite_store, path_of_uri
+
     return await open_sqlite_store(path_of_uri(uri), create=True, origin=origin)
 
 
 async def _create_zookeeper(uri: str, origin: ClusterOrigin) -> MetadataStore:
-    from octavo.metadata.zookeeper.cluster import open_zookeeper_store  # noqa: PLC0415 - other drivers do not need aiozk
+    from octavo.metadata.zookeeper.cluster import open_zookeeper_store
 
     return await open_zookeeper_store(uri, create=True, origin=origin)
 

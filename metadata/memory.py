@@ -285,6 +285,10 @@ class MemoryRecordStore(RecordStore):
     async def read(self, kind: Kind, key: str) -> Record | None:
         return (await self._reach()).read(kind, key)
 
+    async def read_many(self, kind: Kind, keys: Sequence[str]) -> list[Record | None]:
+        server = await self._reach()
+        return [server.read(kind, key) for key in keys]
+
     async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
         return (await self._reach()).compare_and_set(kind, key, value, expected)
 

@@ -16,6 +16,9 @@ OFFSET_BITS = 35
 OFFSET_MAX = 2**OFFSET_BITS - 2
 """Largest offset. The id above it is no place: as a LAC it stands for "nothing of the next term yet"."""
 
+FIRST_TERM = 1
+"""Of every stream. Term 0 stands for ledgers with one writer."""
+
 
 def place(term: int, offset: int) -> EntryId:
     """The place of an offset, 0 to :data:`OFFSET_MAX`, in a term, 0 to ``TERM_MAX``."""

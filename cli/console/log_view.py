@@ -13,7 +13,8 @@ from octavo.client.log.cursors.reading import read_cursors
 from octavo.client.log.documents.chain import LogDocument
 from octavo.client.log.documents.names import lock_name
 from octavo.client.log.documents.reading import read_document
-from octavo.client.log.documents.stream import StreamLogDocument, log_term
+from octavo.client.log.documents.stream import StreamLogDocument
+from octavo.client.log.documents.terms import log_term
 from octavo.client.log.seam.status import segments_of
 from octavo.client.log.stream.status import known_stop_of_stream, segments_of_stream
 from octavo.metadata.stream.model import StreamState

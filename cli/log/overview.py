@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from octavo.cli.log.moments import age_in_words
 from octavo.cli.output import print_json, print_table
 from octavo.cli.session import print_error
 from octavo.client.log.overview import LogOverview, UnreadableLog
-from octavo.protocol.entries import EPOCH
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def print_overviews(overviews: AsyncIterator[LogOverview | UnreadableLog], *, as_json: bool) -> None:
@@ -34,7 +35,7 @@ def overview_as_json(log: LogOverview) -> dict[str, Any]:
     """Everything that is known of the log."""
     facts = log._asdict()
     del facts["created_at_ms"]
-    return {**facts, "created_at": (EPOCH + timedelta(milliseconds=log.created_at_ms)).isoformat()}
+    return {**facts, "created_at": (_EPOCH + timedelta(milliseconds=log.created_at_ms)).isoformat()}
 
 
 def size_in_words(size: float) -> str:

@@ -4,22 +4,22 @@ No bookie is asked, and no leader is disturbed. Of a log whose last segment is o
 not where it ends: :attr:`LogOverview.end_is_known`.
 """
 
-from collections.abc import AsyncIterator
-from typing import Final, NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from octavo.client.log.documents.chain import LogDocument, LogState
+from octavo.client.log.documents.glance import StreamLogGlance, glance_at_log, is_active
 from octavo.client.log.documents.names import list_document, list_prefix, lock_name, name_of_document
-from octavo.client.log.documents.stream import AnyLogDocument, StreamLogDocument, decode_any_log, log_term
-from octavo.client.log.seam.concurrently import together
-from octavo.client.log.seam.status import segments_of
-from octavo.client.log.stream.status import known_stop_of_stream
+from octavo.client.log.documents.terms import log_term
 from octavo.metadata.store.store import MetadataStore
-from octavo.metadata.stream.model import StreamMetadata, StreamState
-from octavo.protocol.errors import MetadataError, NoSuchLedgerError
+from octavo.protocol.errors import MetadataError, NoSuchLedgerError, OctavoError
 
-LOGS_AT_A_TIME: Final = 100
-"""Drivers send requests that are made together at once: the time of a list is not that of as many round trips. More
-would hold up what else the store's thread has to do."""
+if TYPE_CHECKING:
+    from octavo.client.log.documents.chain import LogDocument
+    from octavo.metadata.stream.glance import StreamGlance
+
+LOGS_AT_A_TIME: Final = 200
+"""Each of three requests reads what belongs to so many logs: the time of a list is not that of as many round trips.
+More would hold up what else the store's thread has to do."""
 
 
 class LogOverview(NamedTuple):
@@ -48,19 +48,23 @@ class UnreadableLog(NamedTuple):
     reason: str
 
 
+type _Listed = tuple[str, bytes]
+"""The name of a log, and its document."""
+
+
 async def names_of_logs(store: MetadataStore, prefix: str) -> AsyncIterator[str]:
     """The names of all logs that start with ``prefix``, in order and in bounded memory. Logs being created or deleted
     are left out. Raises :class:`MetadataError` for a log whose document cannot be understood."""
     async for some in _documents(store, prefix):
         for name, value in some:
-            if decode_any_log(value, name).state is LogState.ACTIVE:
+            if is_active(glance_at_log(value, name)):
                 yield name
 
 
 async def log_overviews(store: MetadataStore, prefix: str) -> AsyncIterator[LogOverview | UnreadableLog]:
     """All logs whose names start with ``prefix``, as :func:`names_of_logs`; one that cannot be understood by name."""
     async for some in _documents(store, prefix):
-        for overview in await together(_overview(store, name, value) for name, value in some):
+        for overview in await _overviews(store, some):
             if overview is not None:
                 yield overview
 
@@ -68,10 +72,13 @@ async def log_overviews(store: MetadataStore, prefix: str) -> AsyncIterator[LogO
 async def overview_of(store: MetadataStore, name: str) -> LogOverview | UnreadableLog | None:
     """The log of this name; None where there is none."""
     found = await store.read_document(list_document(name))
-    return None if found is None else await _overview(store, name, found.value)
+    if found is None:
+        return None
+    (overview,) = await _overviews(store, [(name, found.value)])
+    return overview
 
 
-async def _documents(store: MetadataStore, prefix: str) -> AsyncIterator[list[tuple[str, bytes]]]:
+async def _documents(store: MetadataStore, prefix: str) -> AsyncIterator[list[_Listed]]:
     """Names and documents of logs, up to :data:`LOGS_AT_A_TIME` of them at a time."""
     listed: list[str] = []
     async for document in store.list_documents(list_prefix(prefix)):
@@ -82,8 +89,8 @@ async def _documents(store: MetadataStore, prefix: str) -> AsyncIterator[list[tu
     yield await _read(store, listed)
 
 
-async def _read(store: MetadataStore, documents: list[str]) -> list[tuple[str, bytes]]:
-    values = await together(map(store.read_document, documents))
+async def _read(store: MetadataStore, documents: list[str]) -> list[_Listed]:
+    values = await store.read_documents(documents)
     return [
         (name_of_document(document), found.value)
         for document, found in zip(documents, values, strict=True)
@@ -91,32 +98,71 @@ async def _read(store: MetadataStore, documents: list[str]) -> list[tuple[str, b
     ]
 
 
-async def _overview(store: MetadataStore, name: str, value: bytes) -> LogOverview | UnreadableLog | None:
-    """None for a log that is not there, or not any more."""
+async def _overviews(store: MetadataStore, logs: Sequence[_Listed]) -> list[LogOverview | UnreadableLog | None]:
+    """One for each of the logs; None for a log that is not there, or not any more."""
+    glances = {name: _glance(name, value) for name, value in logs}
+    streams = {name: log for name, log in glances.items() if isinstance(log, StreamLogGlance)}
+    found = await store.glance_streams([log.ledger_id for log in streams.values()])
+    told = dict(zip(streams, found, strict=True))
+    leaders = await _leaders(store, glances, told)
+    return [
+        _told(name, glances[name], told.get(name), leaders.get(name))
+        if not isinstance(told.get(name), NoSuchLedgerError)
+        else await _without_stream(store, name, value)
+        for name, value in logs
+    ]
+
+
+type _Glance = StreamLogGlance | LogDocument | UnreadableLog | None
+
+
+def _glance(name: str, value: bytes) -> _Glance:
     try:
-        document = decode_any_log(value, name)
-        if document.state is not LogState.ACTIVE:
-            return None
-        if isinstance(document, LogDocument):
-            return _of_chain(document, await _leader(store, document))
-        stream = (await store.read_stream(document.ledger_id)).value
-        has_writer = stream.state in {StreamState.OPEN, StreamState.IN_RECOVERY}
-        return _of_stream(document, stream, await _leader(store, document) if has_writer else None)
+        log = glance_at_log(value, name)
     except MetadataError as error:
         return UnreadableLog(name, error.message)
-    except NoSuchLedgerError:
-        found = await store.read_document(list_document(name))
-        if found is None or found.value != value:  # it was deleted meanwhile, and maybe created again
-            return None if found is None else await _overview(store, name, found.value)
+    return log if is_active(log) else None
+
+
+async def _leaders(
+    store: MetadataStore, glances: dict[str, _Glance], streams: dict[str, "StreamGlance | OctavoError"]
+) -> dict[str, str]:
+    """The leaders of the logs that can have one."""
+    locks: dict[str, str] = {}
+    for name, log in glances.items():
+        stream = streams.get(name)
+        if log is None or isinstance(log, UnreadableLog) or isinstance(stream, OctavoError):
+            continue
+        if stream is None or stream.has_writer:
+            locks[name] = lock_name(log.log_id)
+    holders = await store.read_locks([*locks.values()])
+    return {name: holder.holder for name, holder in zip(locks, holders, strict=True) if holder is not None}
+
+
+def _told(
+    name: str, log: _Glance, stream: "StreamGlance | OctavoError | None", leader: str | None
+) -> LogOverview | UnreadableLog | None:
+    if log is None or isinstance(log, UnreadableLog):
+        return log
+    if not isinstance(log, StreamLogGlance):
+        return _of_chain(log, leader)
+    assert stream is not None, "the metadata of every stream were asked for"
+    if isinstance(stream, OctavoError):
+        return UnreadableLog(name, stream.message)
+    return _of_stream(name, log, stream, leader)
+
+
+async def _without_stream(store: MetadataStore, name: str, value: bytes) -> LogOverview | UnreadableLog | None:
+    """The log, whose stream is not there: it was deleted, and maybe created again, or its metadata are lost."""
+    found = await store.read_document(list_document(name))
+    if found is not None and found.value == value:
         return UnreadableLog(name, f"log {name}: its metadata are gone")
+    return None if found is None else (await _overviews(store, [(name, found.value)]))[0]
 
 
-async def _leader(store: MetadataStore, document: AnyLogDocument) -> str | None:
-    holder = await store.read_lock(lock_name(document.log_id))
-    return None if holder is None else holder.holder
+def _of_chain(document: "LogDocument", leader: str | None) -> LogOverview:
+    from octavo.client.log.seam.status import segments_of  # noqa: PLC0415 - most lists meet no chain
 
-
-def _of_chain(document: LogDocument, leader: str | None) -> LogOverview:
     last = document.segments[-1] if document.segments else None
     return LogOverview(
         name=document.name,
@@ -133,18 +179,18 @@ def _of_chain(document: LogDocument, leader: str | None) -> LogOverview:
     )
 
 
-def _of_stream(document: StreamLogDocument, stream: StreamMetadata, leader: str | None) -> LogOverview:
-    first_position = max(document.first_position, stream.start)
+def _of_stream(name: str, log: StreamLogGlance, stream: "StreamGlance", leader: str | None) -> LogOverview:
+    first_position = max(log.first_position, stream.start)
     return LogOverview(
-        name=document.name,
-        log_id=document.log_id,
+        name=name,
+        log_id=log.log_id,
         layout="stream",
         first_position=first_position,
-        end=max(first_position, known_stop_of_stream(stream)),
-        end_is_known=stream.end_position is not None,
-        term=log_term(stream.last_fragment.first_term),
+        end=max(first_position, stream.known_stop),
+        end_is_known=stream.stop_is_known,
+        term=log_term(stream.first_term),
         leader=leader,
         bytes=stream.settled_bytes,
-        created_at_ms=document.created_at_ms,
-        sealed=stream.state is StreamState.CLOSED,
+        created_at_ms=log.created_at_ms,
+        sealed=stream.closed,
     )

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_bytes, encode_object
-from octavo.metadata.ledger.checks import is_bookie_id
 from octavo.protocol.errors import InvalidArgumentError
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, is_bookie_id
 
 FORMAT = 1
 """Format number of encoded registrations and cookies."""

@@ -25,9 +25,8 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
-from octavo.metadata.ledger.checks import is_bookie_id
 from octavo.protocol.errors import InvalidArgumentError
-from octavo.protocol.ids import BookieId
+from octavo.protocol.ids import BookieId, is_bookie_id
 
 DOCUMENT: Final = "repair/bookies"
 """Name of the document."""

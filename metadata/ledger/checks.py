@@ -1,8 +1,6 @@
 """Checks of quorums, of ids of bookies, and of what is noted beside the entries, for ledgers and streams. Pure."""
 
-import re
 from datetime import datetime
-from functools import lru_cache
 
 from octavo.metadata.ledger.stored import StoredLedger
 from octavo.protocol.limits import E_MAX
@@ -16,16 +14,6 @@ WRITER_TOKEN_CHARACTERS_MAX = 64
 
 CLIENT_NAME_CHARACTERS_MAX = 128
 """Longest name of a client: room for a host's name and what the application calls itself."""
-
-
-_BOOKIE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-
-
-@lru_cache(maxsize=4096)
-def is_bookie_id(text: str) -> bool:
-    """Whether ``text`` can be a bookie's id: 1 to 128 letters, digits and ``._:-`` (it becomes part of keys and
-    paths)."""
-    return _BOOKIE_ID.fullmatch(text) is not None
 
 
 def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> str | None:

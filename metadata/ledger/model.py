@@ -40,13 +40,13 @@ from octavo.metadata.encoding import (
     encode_text,
     with_checksum,
 )
-from octavo.metadata.ledger.checks import is_bookie_id, notes_problem, quorum_problem
+from octavo.metadata.ledger.checks import notes_problem, quorum_problem
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_from, debt_in_range, stored_debt
 from octavo.metadata.ledger.stored import SettledRange, StoredKind
 from octavo.metadata.ledger.term import StoredFragment, Term, TermKey, TermState
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
-from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
+from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId, is_bookie_id
 from octavo.protocol.quorums import Quorums, quorums_of
 
 FORMAT = 1

@@ -212,6 +212,13 @@ class SqliteRecordStore(RecordStore):
         self._wanted.append(read)
         return await read.found
 
+    async def read_many(self, kind: Kind, keys: Sequence[str]) -> list[Record | None]:
+        found: list[Record | None] = []
+        for start in range(0, len(keys), TOGETHER_MAX):
+            wanted = [(kind, key) for key in keys[start : start + TOGETHER_MAX]]
+            found += await self._run(partial(self._database.read_many, wanted))
+        return found
+
     def _read_wanted(self) -> None:
         # One way to the thread and back for all: a thousand ledgers that are opened, or watched, cost it a few times.
         wanted, self._wanted = self._wanted, []

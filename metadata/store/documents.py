@@ -1,7 +1,7 @@
 """Named documents: small values of anyone's, under names that the store lists in order."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from octavo.metadata.store.driver import Kind
@@ -34,6 +34,12 @@ class DocumentRecords:
         check_name(name)
         record = await self._handle.records().read(Kind.DOCUMENT, name)
         return None if record is None else Versioned(record.value, record.version)
+
+    async def read_many(self, names: Sequence[str]) -> list[Versioned[bytes] | None]:
+        for name in names:
+            check_name(name)
+        records = await self._handle.records().read_many(Kind.DOCUMENT, names)
+        return [None if record is None else Versioned(record.value, record.version) for record in records]
 
     async def compare_and_set(self, name: str, value: bytes, expected: Version) -> Version:
         _check_document(name, value)

@@ -136,6 +136,11 @@ class RecordStore(ABC):
     @abstractmethod
     async def read(self, kind: Kind, key: str) -> Record | None: ...
 
+    async def read_many(self, kind: Kind, keys: Sequence[str]) -> list[Record | None]:
+        """:meth:`read` for many records of a kind, in the order of the keys. A driver that can read several with one
+        request does; each is as it was at some moment of the call."""
+        return [await self.read(kind, key) for key in keys]
+
     @abstractmethod
     async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
         """The new version; None when the record does not exist or has another version."""

@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from octavo.metadata.store.driver import Kind, ledger_key
+from octavo.metadata.store.driver import Kind, Record, ledger_key
 from octavo.metadata.store.handle import Handle
 from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.store.watch import HubWatch
 from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.stream.glance import StreamGlance, glance_at_stream
 from octavo.metadata.stream.known_streams import KnownStreams
 from octavo.protocol.errors import (
     InvalidArgumentError,
@@ -15,6 +16,7 @@ from octavo.protocol.errors import (
     MetadataConflictError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    OctavoError,
 )
 from octavo.protocol.ids import ID_MAX, LedgerId
 
@@ -54,6 +56,12 @@ class LedgerRecords:
         if found is None:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
         return found
+
+    async def glance_streams(self, ledger_ids: Sequence[LedgerId]) -> list[StreamGlance | OctavoError]:
+        keys = {ledger_id: ledger_key(ledger_id) for ledger_id in ledger_ids if 0 <= ledger_id <= ID_MAX}
+        records = await self._handle.records().read_many(Kind.LEDGER, [*keys.values()])
+        found = dict(zip(keys, records, strict=True))
+        return [_glance(ledger_id, found.get(ledger_id)) for ledger_id in ledger_ids]
 
     async def read_as[T](self, ledger_id: LedgerId, as_kind: Callable[[EitherMetadata], T]) -> Versioned[T]:
         """As :meth:`read`, with what ``as_kind`` makes of the metadata."""
@@ -114,3 +122,12 @@ class LedgerRecords:
         if await self._handle.records().read(Kind.LEDGER, ledger_key(ledger_id)) is None:
             return NoSuchLedgerError(f"ledger {ledger_id} does not exist, or has been deleted")
         return MetadataConflictError(f"ledger {ledger_id}: another client has changed its metadata")
+
+
+def _glance(ledger_id: LedgerId, record: Record | None) -> StreamGlance | OctavoError:
+    if record is None:
+        return NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+    try:
+        return glance_at_stream(ledger_id, record.value)
+    except OctavoError as error:
+        return error

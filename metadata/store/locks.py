@@ -1,5 +1,6 @@
 """Locks, which elections use too: one client at a time holds one, and the next is the one that has waited longest."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from octavo.metadata.store.driver import Kind
@@ -65,6 +66,12 @@ class LockRecords:
         check_name(name)
         record = await self._handle.records().read(Kind.LOCK, name)
         return None if record is None else LockHolder(record.value.decode(), record.version)
+
+    async def read_many(self, names: Sequence[str]) -> list[LockHolder | None]:
+        for name in names:
+            check_name(name)
+        records = await self._handle.records().read_many(Kind.LOCK, names)
+        return [None if record is None else LockHolder(record.value.decode(), record.version) for record in records]
 
     def watch(self, name: str) -> HubWatch[LockHolder | None]:
         check_name(name)

@@ -4,20 +4,22 @@ A client that opens, recovers or writes a ledger asks for one kind, and is refus
 ledgers (repair, garbage collection, dumps, lists) takes both: a stream has bookies, and entries on them, like any
 ledger.
 
-The model of streams is loaded when the first stream is met: most commands never meet one.
+The models are loaded when the first ledger or stream is met: many commands never meet one.
 """
 
 # ruff: noqa: PLC0415 - see above
 from typing import TYPE_CHECKING, Final
 
 from octavo.metadata.encoding import open_object
-from octavo.metadata.ledger.model import FORMAT, LedgerMetadata, encode_ledger, ledger_from
 from octavo.protocol.errors import LedgerKindError
 from octavo.protocol.ids import LedgerId
 
 if TYPE_CHECKING:
+    from octavo.metadata.ledger.model import LedgerMetadata
     from octavo.metadata.stream.model import StreamMetadata
+    from typing_extensions import TypeIs
 
+_LEDGER_FORMAT: Final = 1
 _STREAM_FORMAT: Final = 2
 
 type EitherMetadata = LedgerMetadata | StreamMetadata
@@ -26,7 +28,9 @@ type EitherMetadata = LedgerMetadata | StreamMetadata
 
 def encode_either(metadata: EitherMetadata) -> bytes:
     """The stored form."""
-    if isinstance(metadata, LedgerMetadata):
+    if is_ledger(metadata):
+        from octavo.metadata.ledger.model import encode_ledger
+
         return encode_ledger(metadata)
     from octavo.metadata.stream.encoding import encode_stream
 
@@ -39,17 +43,26 @@ def decode_either(ledger_id: LedgerId, value: bytes) -> EitherMetadata:
     Raises :class:`MetadataError`, naming the ledger, when it is damaged, of another ledger, or of a newer format.
     """
     format_number, fields = open_object(value, what=f"ledger {ledger_id}", format_max=_STREAM_FORMAT)
-    if format_number == FORMAT:
+    if format_number == _LEDGER_FORMAT:
+        from octavo.metadata.ledger.model import ledger_from
+
         return ledger_from(ledger_id, fields)
     from octavo.metadata.stream.encoding import stream_from
 
     return stream_from(ledger_id, fields)
 
 
-def as_ledger(metadata: EitherMetadata) -> LedgerMetadata:
+def is_ledger(metadata: EitherMetadata) -> "TypeIs[LedgerMetadata]":
+    """Whether they are those of a ledger with one writer."""
+    from octavo.metadata.ledger.model import LedgerMetadata
+
+    return isinstance(metadata, LedgerMetadata)
+
+
+def as_ledger(metadata: EitherMetadata) -> "LedgerMetadata":
     """The metadata if they are those of a ledger with one writer. Raises :class:`LedgerKindError` for a stream: its
     end is not for the caller to decide, and its ids have gaps."""
-    if isinstance(metadata, LedgerMetadata):
+    if is_ledger(metadata):
         return metadata
     raise LedgerKindError(
         f"ledger {metadata.ledger_id} is a stream, which several writers write one after another: it cannot be opened, "
@@ -59,6 +72,6 @@ def as_ledger(metadata: EitherMetadata) -> LedgerMetadata:
 
 def as_stream(metadata: EitherMetadata) -> "StreamMetadata":
     """The metadata if they are those of a stream. Raises :class:`LedgerKindError` for a ledger with one writer."""
-    if isinstance(metadata, LedgerMetadata):
+    if is_ledger(metadata):
         raise LedgerKindError(f"ledger {metadata.ledger_id} is no stream: it has one writer")
     return metadata

@@ -7,15 +7,12 @@ from itertools import pairwise
 from typing import Any, Self
 
 from octavo.metadata.encoding import NO_FIELDS
-from octavo.metadata.ledger.checks import is_bookie_id, quorum_problem
+from octavo.metadata.ledger.checks import quorum_problem
 from octavo.metadata.ledger.debts import Debt
 from octavo.protocol.entries import Digest
-from octavo.protocol.ids import ID_MAX, BookieId, EntryId
-from octavo.protocol.places import OFFSET_MAX, last_place, offset_of, term_of
+from octavo.protocol.ids import ID_MAX, BookieId, EntryId, is_bookie_id
+from octavo.protocol.places import FIRST_TERM, OFFSET_MAX, last_place, offset_of, term_of
 from octavo.protocol.quorums import Quorums, quorums_of
-
-FIRST_TERM = 1
-"""Of every stream. Term 0 stands for ledgers with one writer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,13 @@ from octavo.metadata.ledger.checks import WRITER_TOKEN_CHARACTERS_MAX, notes_pro
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_in_range
 from octavo.metadata.ledger.stored import SettledRange, StoredKind
 from octavo.metadata.ledger.term import StoredFragment, Term
-from octavo.metadata.stream.fragment import FIRST_TERM, Fragments, StreamFragment, StreamKey, followed, position_in
+from octavo.metadata.stream.fragment import Fragments, StreamFragment, StreamKey, followed, position_in
 from octavo.metadata.stream.page_reference import PageReference, Pages, check_after_page
-from octavo.metadata.stream.terms import TERM_STATES, StreamState, term_from
+from octavo.metadata.stream.states import StreamState
+from octavo.metadata.stream.terms import TERM_STATES, term_from
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
-from octavo.protocol.places import last_place, offset_of, place, term_of, term_of_lac
+from octavo.protocol.places import FIRST_TERM, last_place, offset_of, place, term_of, term_of_lac
 from octavo.protocol.quorums import Quorums
 
 __all__ = ["FIRST_TERM", "StreamFragment", "StreamKey", "StreamMetadata", "StreamState", "position_in"]

@@ -1,27 +1,13 @@
-"""The state of a stream's current term, and how a term is made from fragments of the stream. Pure."""
+"""How a term is made from fragments of a stream. Pure."""
 
-import enum
 from collections.abc import Mapping
 from typing import Final
 
 from octavo.metadata.ledger.stored import StoredLedger
 from octavo.metadata.ledger.term import Term, TermKey, TermState
 from octavo.metadata.stream.fragment import StreamFragment
+from octavo.metadata.stream.states import StreamState
 from octavo.protocol.ids import EntryId
-
-
-class StreamState(enum.Enum):
-    """The state of the current term, that is, of the highest one."""
-
-    OPEN = "open"
-    """Its writer adds to it."""
-    IN_RECOVERY = "in-recovery"
-    """A client takes the stream over, and finds the end of the term."""
-    AT_REST = "at-rest"
-    """It has an end, and there is no writer. Any client may open the next term."""
-    CLOSED = "closed"
-    """It has an end, and there will be no other term."""
-
 
 TERM_STATES: Final[Mapping[StreamState, TermState]] = {
     StreamState.OPEN: TermState.OPEN,

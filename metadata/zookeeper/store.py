@@ -8,6 +8,7 @@
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from octavo.metadata.store.driver import Kind, Listener, Record, RecordStore, Unchanged
 from octavo.metadata.store.values import Version
@@ -59,6 +60,9 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import LedgerId
 from octavo.security.contexts import ClientFiles
+
+READ_AT_ONCE_MAX: Final = 200
+"""Requests of one read of many records that are outstanding at once: what else the session asks waits for them."""
 
 
 class ZooKeeperRecordStore(RecordStore):
@@ -191,6 +195,15 @@ class ZooKeeperRecordStore(RecordStore):
         async with self.nodes.operation(name_of(kind, key)):
             node = await self._read(kind, key, watch=(kind, key) in self._watched)
         return None if node is None else _record(kind, key, node)
+
+    async def read_many(self, kind: Kind, keys: Sequence[str]) -> list[Record | None]:
+        found: list[Record | None] = []
+        for start in range(0, len(keys), READ_AT_ONCE_MAX):
+            some = keys[start : start + READ_AT_ONCE_MAX]
+            async with self.nodes.operation(f"records of kind {kind.value}"):
+                nodes = await self.nodes.read_many([self.paths.node(kind, key) for key in some])
+            found += [None if node is None else _record(kind, key, node) for key, node in zip(some, nodes, strict=True)]
+        return found
 
     async def read_all(self, kind: Kind) -> list[Record]:
         watch = (kind, None) in self._watched

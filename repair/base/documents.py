@@ -26,8 +26,7 @@ from itertools import islice
 from typing import Any, Final, Self
 
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object, value_text
-from octavo.metadata.ledger.checks import is_bookie_id
-from octavo.protocol.ids import ID_MAX, BookieId, LedgerId
+from octavo.protocol.ids import ID_MAX, BookieId, LedgerId, is_bookie_id
 from octavo.repair.base.planning import JOBS_MAX, Blocked, BlockedClass, Job, Why
 
 AUDITOR_LOCK: Final = "repair/auditor"

@@ -18,13 +18,12 @@ from octavo.metadata.cluster.repair_states import (
     decode_states,
     encode_states,
 )
-from octavo.metadata.ledger.checks import is_bookie_id
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.updates.garbage_hold import GarbageHold, read_hold
 from octavo.metadata.updates.paging import members_of, parts_of
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError, NoSuchLedgerError, OctavoError
-from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.ids import BookieId, LedgerId, is_bookie_id
 from octavo.repair.base.documents import (
     AUDITOR_LOCK,
     BLOCKED_PREFIX,

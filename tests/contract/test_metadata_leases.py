@@ -250,6 +250,15 @@ async def test_lock_has_one_holder(store: MetadataStore, other: MetadataStore) -
     assert taken.fencing_number > held.fencing_number
 
 
+async def test_many_locks_are_read_together(store: MetadataStore, other: MetadataStore) -> None:
+    held = {name: await store.try_lock(name, f"holder of {name}") for name in ("locks/b", "locks/a")}
+    found = await other.read_locks(["locks/a", "locks/free", "locks/b"])
+    assert [None if one is None else one.holder for one in found] == ["holder of locks/a", None, "holder of locks/b"]
+    assert held["locks/a"] is not None
+    await held["locks/a"].release()
+    assert (await other.read_locks(["locks/a"])) == [None]
+
+
 async def test_lock_goes_to_a_waiting_client_and_is_held_by_one_at_a_time(cluster: Cluster) -> None:
     handles = [await cluster.open() for _ in range(2)]
     holders: list[int] = []

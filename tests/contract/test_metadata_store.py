@@ -340,11 +340,37 @@ async def test_documents_are_listed_by_prefix(store: MetadataStore, other: Metad
     assert len([name async for name in other.list_documents()]) == 6
 
 
+async def test_many_documents_are_read_in_the_order_of_their_names(store: MetadataStore, other: MetadataStore) -> None:
+    count = 450  # more than drivers read at a time
+    versions = [await store.create_document(f"many/{at}", b"%d" % at) for at in range(count)]
+    names = [f"many/{at}" for at in reversed(range(count))]
+    found = await other.read_documents(["missing", *names, "many/1"])
+    assert found[0] is None
+    assert found[1:-1] == [(b"%d" % at, versions[at]) for at in reversed(range(count))]
+    assert found[-1] == (b"1", versions[1])
+    await store.delete_document("many/1")
+    assert await other.read_documents(["many/1", "many/2"]) == [None, (b"2", versions[2])]
+    assert await other.read_documents([]) == []
+    with pytest.raises(InvalidArgumentError, match="not a valid name"):
+        await other.read_documents(["many/2", "a//b"])
+
+
+async def test_reading_many_documents_leaves_their_watches_alone(store: MetadataStore, other: MetadataStore) -> None:
+    version = await store.create_document("watched", b"one")
+    async with other.watch_document("watched") as watch:
+        assert await soon(anext(watch)) == (b"one", version)
+        assert await other.read_documents(["watched"]) == [(b"one", version)]
+        later = await store.compare_and_set_document("watched", b"two", version)
+        assert await soon(anext(watch)) == (b"two", later)
+
+
 @pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a//b", "../a", "a b", "ä", "a\n", "x" * 513, "a/./b", "-a"])
 async def test_bad_name_is_refused(store: MetadataStore, name: str) -> None:
     for attempt in (
         store.create_document(name, b""),
         store.read_document(name),
+        store.read_documents([name]),
+        store.read_locks([name]),
         store.delete_document(name),
         store.try_lock(name, "me"),
     ):
@@ -386,6 +412,9 @@ async def test_closed_store_refuses_everything(store: MetadataStore) -> None:
         store.list_cookies(),
         store.create_document("d", b""),
         store.read_document("d"),
+        store.read_documents(["d"]),
+        store.read_locks(["l"]),
+        store.glance_streams([ledger_id]),
         store.compare_and_set_document("d", b"", version),
         store.delete_document("d"),
         anext(store.list_documents()),

@@ -17,6 +17,7 @@ from octavo.metadata.stream.changes import (
     Truncate,
 )
 from octavo.metadata.stream.encoding import encoded_fragments_bytes
+from octavo.metadata.stream.glance import StreamGlance
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.metadata.stream.pages import PageMissingError, is_left_over, make_page, page_document, pages_prefix
 from octavo.metadata.updates.page_out import page_out
@@ -55,6 +56,21 @@ def a_stream(ledger_id: int, token: str = "") -> StreamMetadata:
 async def new_stream(store: MetadataStore) -> tuple[LedgerId, Version]:
     ledger_id = await store.allocate_ledger_id()
     return ledger_id, await store.create_stream(a_stream(ledger_id))
+
+
+async def test_many_streams_are_seen_at_a_glance(store: MetadataStore, other: MetadataStore) -> None:
+    streams = [await new_stream(store) for _ in range(3)]
+    plain, _ = await new_ledger(store)
+    ids = [ledger_id for ledger_id, _ in streams]
+    missing = await store.allocate_ledger_id()
+    outside = LedgerId(-1)
+    first, second, third, *others = await other.glance_streams([ids[2], ids[0], ids[1], plain, missing, outside])
+    stop = PLANS[-1].first_position
+    for glance in (first, second, third):
+        assert isinstance(glance, StreamGlance)
+        assert (glance.start, glance.known_stop, glance.stop_is_known, glance.has_writer) == (0, stop, False, True)
+    assert [type(one) for one in others] == [LedgerKindError, NoSuchLedgerError, NoSuchLedgerError]
+    assert await other.glance_streams([]) == []
 
 
 async def test_stream_is_read_as_written_and_changes_by_compare_and_set(

@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
+from octavo.client.log.documents.formats import CHAIN_FORMAT
 from octavo.metadata.encoding import FieldReader, decode_object, encode_bytes, encode_object
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums, quorums_of
-
-FORMAT: Final = 1
 
 TERMS_MAX: Final = 256
 """Terms of which the list tells where they began: more than a log has in the time for which an application asks."""
@@ -347,7 +346,7 @@ class LogDocument:
             fields["dropped_sealed_at_ms"] = self.dropped_sealed_at_ms
         if self.counts_ages:
             fields["counts_ages"] = True
-        return encode_object(fields, format_number=FORMAT)
+        return encode_object(fields, format_number=CHAIN_FORMAT)
 
 
 _KNOWN_FIELDS: Final = frozenset(
@@ -361,11 +360,11 @@ _KNOWN_FIELDS: Final = frozenset(
 
 def decode_log(value: bytes, name: str) -> LogDocument:
     """The log called ``name`` from its stored form. Raises :class:`MetadataError` when it cannot be understood."""
-    return log_from(decode_object(value, what=f"log {name}", format_max=FORMAT), name)
+    return log_from(decode_object(value, what=f"log {name}", format_max=CHAIN_FORMAT), name)
 
 
 def log_from(fields: Mapping[str, Any], name: str) -> LogDocument:
-    """The log in decoded fields of :data:`FORMAT`. Raises as :func:`decode_log`."""
+    """The log in decoded fields of :data:`CHAIN_FORMAT`. Raises as :func:`decode_log`."""
     what = f"log {name}"
     reader = FieldReader(fields, what)
     try:
@@ -401,12 +400,12 @@ def log_from(fields: Mapping[str, Any], name: str) -> LogDocument:
 
 def encode_page(segments: Sequence[Segment]) -> bytes:
     """The stored form of a page."""
-    return encode_object({"segments": [segment.to_fields() for segment in segments]}, format_number=FORMAT)
+    return encode_object({"segments": [segment.to_fields() for segment in segments]}, format_number=CHAIN_FORMAT)
 
 
 def decode_page(value: bytes, what: str) -> tuple[Segment, ...]:
     """The segments of a page. Raises :class:`MetadataError`."""
-    reader = FieldReader(decode_object(value, what=what, format_max=FORMAT), what)
+    reader = FieldReader(decode_object(value, what=what, format_max=CHAIN_FORMAT), what)
     try:
         return tuple(map(Segment.from_fields, reader.get("segments", list)))
     except (ValueError, TypeError) as error:

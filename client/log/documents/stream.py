@@ -24,33 +24,14 @@ adds nothing, and leaves the stream at rest.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from octavo.client.log.documents.chain import FORMAT as CHAIN_FORMAT
 from octavo.client.log.documents.chain import NO_RETENTION, LogDocument, LogState, Retention, log_from
+from octavo.client.log.documents.formats import CHAIN_FORMAT, STREAM_FORMAT, STREAM_FORMAT_WITH_KEYS, STREAM_LAYOUT
 from octavo.client.log.documents.key_window import KeyWindow
 from octavo.metadata.encoding import FieldReader, encode_object, open_object
-from octavo.metadata.stream.model import FIRST_TERM
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import LedgerId
-
-FORMAT: Final = 2
-"""Of documents that name their layout."""
-
-FORMAT_WITH_KEYS: Final = 3
-"""Of logs whose entries have keys: a version that does not know them would give keys as parts of payloads."""
-
-_LAYOUT: Final = "stream"
-
-
-def log_term(stream_term: int) -> int:
-    """The term of a log while its stream has this term: the creator's does not count."""
-    return stream_term - FIRST_TERM
-
-
-def stream_term(log_term: int) -> int:
-    """The inverse of :func:`log_term`."""
-    return log_term + FIRST_TERM
 
 
 class Truncating(NamedTuple):
@@ -106,7 +87,7 @@ class StreamLogDocument:
         """The stored form (:mod:`octavo.metadata.encoding`)."""
         fields: dict[str, Any] = {
             **self.unknown,
-            "layout": _LAYOUT,
+            "layout": STREAM_LAYOUT,
             "name": self.name,
             "log_id": self.log_id,
             "ledger_id": int(self.ledger_id),
@@ -123,7 +104,7 @@ class StreamLogDocument:
             fields["counts_ages"] = True
         if self.keys is not None:
             fields["keys"] = [self.keys.entries, self.keys.seconds]
-        return encode_object(fields, format_number=FORMAT if self.keys is None else FORMAT_WITH_KEYS)
+        return encode_object(fields, format_number=STREAM_FORMAT if self.keys is None else STREAM_FORMAT_WITH_KEYS)
 
 
 type AnyLogDocument = LogDocument | StreamLogDocument
@@ -132,7 +113,7 @@ type AnyLogDocument = LogDocument | StreamLogDocument
 def decode_any_log(value: bytes, name: str) -> AnyLogDocument:
     """The log called ``name`` from its stored form, whatever its layout. Raises :class:`MetadataError` when it cannot
     be understood."""
-    format_number, fields = open_object(value, what=f"log {name}", format_max=FORMAT_WITH_KEYS)
+    format_number, fields = open_object(value, what=f"log {name}", format_max=STREAM_FORMAT_WITH_KEYS)
     if format_number == CHAIN_FORMAT:
         return log_from(fields, name)
     return _stream_log_from(fields, name)
@@ -142,7 +123,7 @@ def _stream_log_from(fields: Mapping[str, Any], name: str) -> StreamLogDocument:
     what = f"log {name}"
     reader = FieldReader(fields, what)
     layout = reader.get("layout", str)
-    if layout != _LAYOUT:
+    if layout != STREAM_LAYOUT:
         raise MetadataError(f"{what} has the layout {layout!r}, which this version does not know; upgrade Octavo")
     try:
         seconds, byte_limit, cursors = reader.get("retention", list)

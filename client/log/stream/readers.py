@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from octavo.client.log.documents.stream import log_term
+from octavo.client.log.documents.terms import log_term
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.use import Use
 from octavo.client.read.reader import LedgerReader

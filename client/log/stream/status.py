@@ -1,6 +1,6 @@
 """The status of a log in the metadata of its stream, for people and their tools."""
 
-from octavo.client.log.documents.stream import log_term
+from octavo.client.log.documents.terms import log_term
 from octavo.client.log.seam.status import SegmentStatus
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, position_in
 

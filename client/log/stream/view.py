@@ -19,7 +19,8 @@ from typing import Final
 from octavo.client.log.documents.chain import LogState
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import read_stream_log
-from octavo.client.log.documents.stream import StreamLogDocument, decode_any_log, log_term, stream_term
+from octavo.client.log.documents.stream import StreamLogDocument, decode_any_log
+from octavo.client.log.documents.terms import log_term, stream_term
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.view import Place, end_of_new
 from octavo.client.log.stream.readers import PieceReaders, StreamPlace, ViewCalls

@@ -9,7 +9,8 @@ from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.bookie.upkeep.truncated import Trimmed, TruncatedStreams
 from octavo.client.log.documents.reading import read_stream_log
-from octavo.client.log.documents.stream import StreamLogDocument, log_term
+from octavo.client.log.documents.stream import StreamLogDocument
+from octavo.client.log.documents.terms import log_term
 from octavo.client.log.stream.housekeeping import StreamHousekeeper
 from octavo.client.log.stream.lead import StreamLead
 from octavo.client.log.stream.view import StreamView

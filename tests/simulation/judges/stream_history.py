@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from octavo.client.log.documents.chain import LogState
-from octavo.client.log.documents.stream import StreamLogDocument, stream_term
+from octavo.client.log.documents.stream import StreamLogDocument
+from octavo.client.log.documents.terms import stream_term
 from octavo.client.log.seam.entries import LogEntry
 from octavo.metadata.ledger.term import TermState
 from octavo.metadata.stream.model import StreamMetadata

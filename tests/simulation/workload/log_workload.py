@@ -12,7 +12,7 @@ from typing import Any
 from octavo.client.client import Client
 from octavo.client.log.documents.chain import Retention
 from octavo.client.log.documents.names import lock_name
-from octavo.client.log.documents.stream import stream_term
+from octavo.client.log.documents.terms import stream_term
 from octavo.client.log.log import Log
 from octavo.client.log.seam.entries import Gap, LogEntry
 from octavo.client.log.writer.writer import LogWriter

@@ -5,8 +5,9 @@
 import asyncio
 
 import pytest
+from octavo.client.log.documents.formats import STREAM_FORMAT, STREAM_FORMAT_WITH_KEYS
 from octavo.client.log.documents.names import list_document
-from octavo.client.log.documents.stream import FORMAT, FORMAT_WITH_KEYS, decode_any_log
+from octavo.client.log.documents.stream import decode_any_log
 from octavo.metadata.encoding import open_object
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.messages import Op
@@ -209,12 +210,12 @@ async def test_older_versions_refuse_the_document() -> None:
     async with cluster_of() as cluster, octavo.connect(cluster.uri) as client:
         await client.create_log("orders", keys=WINDOW)
         await client.create_log("plain")
-        for name, number in (("orders", FORMAT_WITH_KEYS), ("plain", FORMAT)):
+        for name, number in (("orders", STREAM_FORMAT_WITH_KEYS), ("plain", STREAM_FORMAT)):
             found = await cluster.store.read_document(list_document(name))
             assert found is not None
-            assert open_object(found.value, what=name, format_max=FORMAT_WITH_KEYS)[0] == number
+            assert open_object(found.value, what=name, format_max=STREAM_FORMAT_WITH_KEYS)[0] == number
             assert decode_any_log(found.value, name).encode() == found.value
         found = await cluster.store.read_document(list_document("orders"))
         assert found is not None
         with pytest.raises(octavo.MetadataError, match="upgrade Octavo"):
-            open_object(found.value, what="log orders", format_max=FORMAT)
+            open_object(found.value, what="log orders", format_max=STREAM_FORMAT)

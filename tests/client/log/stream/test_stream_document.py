@@ -16,9 +16,8 @@ from octavo.client.log.documents.stream import (
     StreamLogDocument,
     Truncating,
     decode_any_log,
-    log_term,
-    stream_term,
 )
+from octavo.client.log.documents.terms import log_term, stream_term
 from octavo.client.log.log import Log
 from octavo.client.log.seam.end_moved import EndMovedError
 from octavo.client.log.stream.changes import (
