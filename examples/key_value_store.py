@@ -24,7 +24,6 @@ class Store:
     async def apply_all(self, log: octavo.Log) -> None:
         """Follow the log for ever, also from leader to leader."""
         async for entry in log.follow(first=0):
-            assert isinstance(entry, octavo.LogEntry)
             key, value = json.loads(entry.payload)
             self.values[key] = value
             self._applied = entry.position + 1

@@ -160,7 +160,6 @@ class Follower:
     async def follow(self, log: octavo.Log) -> None:
         """Follow for ever. Raises :class:`DemoError` for a position out of turn or with other content."""
         async for entry in log.follow(first=0):
-            assert isinstance(entry, octavo.LogEntry)
             check_entry(entry, self.position, self._lines)
             if entry.term not in self.terms[-1:]:
                 self.terms.append(entry.term)

@@ -17,8 +17,8 @@ from octavo.protocol.errors import InvalidArgumentError, NoSuchEntryError, Trunc
 from octavo.protocol.ids import ID_MAX
 
 if TYPE_CHECKING:
-    from octavo.client.log.log import Log, OnTruncated
-    from octavo.client.log.seam.entries import Gap
+    from octavo.client.log.log import Log
+    from octavo.client.log.seam.entries import Gap, OnTruncated
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The log's name.")]
 

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime
-from typing import Literal
+from typing import Literal, overload
 
 from octavo.client.arguments import check_flag, check_position, check_positions, check_text, check_time
 from octavo.client.async_context import Closable
@@ -35,7 +35,7 @@ from octavo.client.log.questions import LogQuestions
 from octavo.client.log.read.beginning import Beginning
 from octavo.client.log.read.iteration import EntryIteration
 from octavo.client.log.seam.access import LedgerAccess
-from octavo.client.log.seam.entries import Gap, LogEntry, LogExtent
+from octavo.client.log.seam.entries import Gap, LogEntry, LogExtent, OnTruncated
 from octavo.client.log.seam.status import LogStatus
 from octavo.client.log.statistics import log_statistics
 from octavo.client.log.writer.writer import LogWriter
@@ -46,8 +46,6 @@ from octavo.protocol.errors import (
     NoSuchEntryError,
     OctavoError,
 )
-
-type OnTruncated = Literal["raise", "skip"]
 
 
 class Log(LogQuestions, Closable):
@@ -264,14 +262,23 @@ class Log(LogQuestions, Closable):
     def __aiter__(self) -> AsyncGenerator[LogEntry]:
         return self.entries()
 
+    @overload
+    def follow(
+        self, first: int | None = None, *, on_truncated: Literal["raise"] = "raise"
+    ) -> "AsyncGenerator[LogEntry]": ...
+
+    @overload
+    def follow(self, first: int | None = None, *, on_truncated: OnTruncated) -> "AsyncGenerator[LogEntry | Gap]": ...
+
     def follow(
         self, first: int | None = None, *, on_truncated: OnTruncated = "raise"
     ) -> "AsyncGenerator[LogEntry | Gap]":
         """Iterate from ``first`` on and wait for more, across rolls and leaders; without ``first`` from the beginning.
 
         It never disturbs a leader. It ends only at the end of a log that is sealed: no client can add anything any more
-        (rule V3). A follower that the log's beginning overtakes fails; with ``on_truncated="skip"`` it gets one
-        ``Gap`` instead, and goes on behind it. The errors come while iterating.
+        (rule V3). A follower that the log's beginning overtakes fails, and so does one that comes to positions that an
+        operator gave up; with ``on_truncated="skip"`` it gets one ``Gap`` instead, and goes on behind it. Type checkers
+        know that other followers get entries only. The errors come while iterating.
 
         Examples:
             >>> async for entry in log.follow():
@@ -285,7 +292,7 @@ class Log(LogQuestions, Closable):
             TruncatedError: The log begins behind the next position.
             NoSuchEntryError: The log is sealed and ends before ``first``.
             QuorumLostError: An entry cannot be had from any bookie now.
-            LogDamagedError: An entry is lost.
+            LogDamagedError: An entry is lost, or was given up.
         """
         self._view.check_open()
         if on_truncated not in ("raise", "skip"):

@@ -8,7 +8,7 @@ anything. Consumers of one client that open a cursor of one name share what is k
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from octavo.client.arguments import check_position
 from octavo.client.log.cursors.keeper import CursorKeeper
@@ -16,7 +16,7 @@ from octavo.client.log.cursors.states import CursorCell
 from octavo.protocol.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from octavo.client.log.seam.entries import Gap, LogEntry
+    from octavo.client.log.seam.entries import Gap, LogEntry, OnTruncated
 
 
 class Cursor:
@@ -72,7 +72,13 @@ class Cursor:
         """The first position that is not handled yet, as this client knows it."""
         return self._cell.position
 
-    def follow(self, *, on_truncated: str = "raise") -> "AsyncGenerator[LogEntry | Gap]":
+    @overload
+    def follow(self, *, on_truncated: Literal["raise"] = "raise") -> "AsyncGenerator[LogEntry]": ...
+
+    @overload
+    def follow(self, *, on_truncated: "OnTruncated") -> "AsyncGenerator[LogEntry | Gap]": ...
+
+    def follow(self, *, on_truncated: "OnTruncated" = "raise") -> "AsyncGenerator[LogEntry | Gap]":
         """Follow the log from the cursor's position on; see ``Log.follow``. It does not move the cursor.
 
         Examples:
@@ -88,11 +94,12 @@ class Cursor:
         Raises:
             TruncatedError: The log begins behind the cursor; with ``on_truncated="skip"`` a ``Gap`` is given
                 instead.
+            LogDamagedError: An entry is lost, or was given up; of the latter there is a ``Gap`` too.
             QuorumLostError: An entry cannot be had from any bookie now.
         """
         return self._follow_and_touch(on_truncated)
 
-    async def _follow_and_touch(self, on_truncated: str) -> "AsyncGenerator[LogEntry | Gap]":
+    async def _follow_and_touch(self, on_truncated: "OnTruncated") -> "AsyncGenerator[LogEntry | Gap]":
         """A consumer that follows is not idle, however long it takes over an entry, and however long it waits for the
         next one before it advances."""
         touching = _Repeating(self._touch_seconds, lambda: self._keeper.touch(self._cell))

@@ -98,24 +98,29 @@ class EntryIteration:
         finally:
             self.followers -= 1
 
+    def _gap_at(self, position: int, *, skip: bool) -> "Gap | None":
+        """From this position on those that are not there any more. Without ``skip`` they are an error."""
+        if not skip:
+            self._view.check_truncated(position)
+            check_kept(self._view, position)
+            return None
+        if position < self._view.first_position:
+            return Gap(position, self._view.first_position - 1)
+        lost = self._view.gap_at(position)
+        return None if lost is None else Gap(position, lost[1])
+
     async def follow(self, first: int, *, skip: bool) -> "AsyncGenerator[LogEntry | Gap]":
-        """As ``Log.follow``, from ``first`` on; ``skip``: what was truncated."""
+        """As ``Log.follow``, from ``first`` on; ``skip``: what was truncated or given up, of which it yields gaps."""
         with self._counted_as_follower():
             position = first
             has_keys = self._view.keys is not None
             self._view.watch()
             while True:
                 self._view.check_open()
-                if position < self._view.first_position:
-                    if not skip:
-                        self._view.check_truncated(position)
-                    beginning = self._view.first_position
-                    yield Gap(position, beginning - 1)
-                    position = beginning
-                gap = self._view.gap_at(position)
+                gap = self._gap_at(position, skip=skip)
                 if gap is not None:
-                    yield Gap(position, gap[1])
-                    position = gap[1] + 1
+                    yield gap
+                    position = gap.last + 1
                     continue
                 seen = self._view.changes
                 try:

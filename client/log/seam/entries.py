@@ -1,10 +1,13 @@
 """The values that readers of a log get."""
 
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from octavo.protocol.entries import EPOCH
 from octavo.protocol.ids import EntryId, LedgerId
+
+type OnTruncated = Literal["raise", "skip"]
+"""What a follower does about positions that it cannot have."""
 
 
 class LogEntry(NamedTuple):

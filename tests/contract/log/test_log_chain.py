@@ -40,8 +40,12 @@ async def test_a_lost_segment_is_given_up_and_leaves_a_gap(logs: LogCluster) -> 
     with pytest.raises(octavo.LogDamagedError, match="positions 3 to 5 were lost and given up; read on at 6"):
         await reader.read(2, 6)
     assert await collect(reader, 6, 9) == [b"6", b"7", b"8"]
-    items = []
-    async with aclosing(reader.follow()) as entries:
+    async with aclosing(reader.follow()) as strict:
+        assert [(await anext(strict)).position for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(octavo.LogDamagedError, match="positions 3 to 5 were lost and given up; read on at 6"):
+            await anext(strict)
+    items: list[object] = []
+    async with aclosing(reader.follow(on_truncated="skip")) as entries:
         async for item in entries:
             items.append(item if isinstance(item, Gap) else item.position)
             if items[-1] == 8:

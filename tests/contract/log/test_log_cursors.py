@@ -21,7 +21,6 @@ async def test_cursors_are_kept_and_only_move_forward(logs: LogCluster) -> None:
     assert cursor.position == 0
     async with aclosing(cursor.follow()) as entries:
         async for entry in entries:
-            assert isinstance(entry, octavo.LogEntry)
             await cursor.advance(entry.position + 1)
             if entry.position == 4:
                 break

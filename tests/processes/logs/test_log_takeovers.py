@@ -109,7 +109,6 @@ class Contest:
         """Take in every position, in order."""
         async with aclosing(log.follow()) as entries:
             async for entry in entries:
-                assert isinstance(entry, octavo.LogEntry)
                 assert entry.position == len(self.followed)
                 self.followed.append(entry)
                 self.changed.set()

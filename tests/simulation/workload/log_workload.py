@@ -14,7 +14,7 @@ from octavo.client.log.documents.chain import Retention
 from octavo.client.log.documents.names import lock_name
 from octavo.client.log.documents.terms import stream_term
 from octavo.client.log.log import Log
-from octavo.client.log.seam.entries import Gap, LogEntry
+from octavo.client.log.seam.entries import Gap, LogEntry, OnTruncated
 from octavo.client.log.writer.writer import LogWriter
 from octavo.metadata.stream.changes import BeginTakeover
 from octavo.metadata.updates.update import update_stream
@@ -356,7 +356,7 @@ class Following(LogApplication):
                         raise Violation("P11", f"log {self.name}: cursor {name} was flushed and is not stored")
                     self.world.trace.count("log: cursors flushed")
 
-        on_truncated = rng.choice(("raise", "skip"))
+        on_truncated: OnTruncated = rng.choice(("raise", "skip"))
         await self._follow(cursor.follow(on_truncated=on_truncated), cursor.position, history, advance)
 
 
