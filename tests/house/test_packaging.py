@@ -45,7 +45,7 @@ def test_the_wheel_tells_an_index_what_it_is(installed: Path) -> None:
         assert metadata[field], field
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert str(metadata.get_payload()).startswith("# Octavo\n")
-    invented = [*metadata.get_all("Project-URL", []), *metadata.get_all("Home-page", []), *metadata.get_all("Author", [])]
+    invented = [value for name in ("Project-URL", "Home-page", "Author") for value in metadata.get_all(name, [])]
     assert invented == [], "there is no such place yet; the first release brings it"
     classifiers = metadata.get_all("Classifier") or []
     assert "Typing :: Typed" in classifiers
