@@ -13,7 +13,7 @@ from octavo.cli.session import drop_output, print_error
 
 
 class Part(NamedTuple):
-    """What stands for the commands that begin with one word."""
+    """The module of the commands that begin with one word, and their summary."""
 
     module: str
     """Has ``app``, a group of commands, or ``register``, which adds the one command."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import uvloop
-from octavo.cli.session import EXIT_OK, SIGNAL_STATUS_BASE
+from octavo.cli.output import SIGNAL_STATUS_BASE
 
 IMPATIENT_SECONDS: Final = 0.5
 """A second signal that arrives later than this ends the process at once. One that arrives sooner is a copy of the
@@ -39,7 +39,7 @@ async def _until_signalled(work: Callable[[], Coroutine[Any, Any, int | None]]) 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     try:
-        return await task or EXIT_OK
+        return await task or 0
     except asyncio.CancelledError:
         if not received:
             raise

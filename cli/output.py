@@ -15,6 +15,10 @@ _ESCAPED = {code: f"\\u{code:04x}" for code in _COMMANDS}
 _VISIBLE = {code: chr(code).encode("unicode_escape").decode("ascii") for code in _COMMANDS}
 
 
+SIGNAL_STATUS_BASE = 128
+"""Exit status of a process that a signal ended, as shells show it, without the number of the signal."""
+
+
 def visible(text: str) -> str:
     """The text as one line that is safe to show on a terminal. Names, reasons and metadata come from clients, and must
     not move the cursor of an operator or hide what stands before them; such characters are shown as ``\\x1b``."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn
 
 import typer
-from octavo.cli.output import visible
+from octavo.cli.output import SIGNAL_STATUS_BASE, visible
 from octavo.cli.running_cluster import ClusterState, observe, read_state
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, OctavoError
 
@@ -35,7 +35,6 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_NOTHING_DONE = 3
 """A check found nothing to look at: neither sound nor wrong (rule X1)."""
-SIGNAL_STATUS_BASE = 128
 
 START_SECONDS_MAX = 60.0
 """How long a command waits for a cluster on this machine that is being started."""

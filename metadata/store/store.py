@@ -269,7 +269,7 @@ class MetadataStore:
 
     @measured
     async def glance_streams(self, ledger_ids: Sequence[LedgerId]) -> "list[StreamGlance | OctavoError]":
-        """What lists show of many streams, in the order of the ids: far cheaper than as many :meth:`read_stream`.
+        """The facts that lists show of many streams, in the order of the ids; cheaper than as many :meth:`read_stream`.
 
         Where that would raise an error, the error stands in place of the stream. It verifies all of the metadata; a
         glance verifies their checksum and the fields that it shows.

@@ -17,7 +17,6 @@ from octavo.protocol.ids import LedgerId
 if TYPE_CHECKING:
     from octavo.metadata.ledger.model import LedgerMetadata
     from octavo.metadata.stream.model import StreamMetadata
-    from typing_extensions import TypeIs
 
 _LEDGER_FORMAT: Final = 1
 _STREAM_FORMAT: Final = 2
@@ -28,9 +27,9 @@ type EitherMetadata = LedgerMetadata | StreamMetadata
 
 def encode_either(metadata: EitherMetadata) -> bytes:
     """The stored form."""
-    if is_ledger(metadata):
-        from octavo.metadata.ledger.model import encode_ledger
+    from octavo.metadata.ledger.model import LedgerMetadata, encode_ledger
 
+    if isinstance(metadata, LedgerMetadata):
         return encode_ledger(metadata)
     from octavo.metadata.stream.encoding import encode_stream
 
@@ -52,17 +51,12 @@ def decode_either(ledger_id: LedgerId, value: bytes) -> EitherMetadata:
     return stream_from(ledger_id, fields)
 
 
-def is_ledger(metadata: EitherMetadata) -> "TypeIs[LedgerMetadata]":
-    """Whether they are those of a ledger with one writer."""
-    from octavo.metadata.ledger.model import LedgerMetadata
-
-    return isinstance(metadata, LedgerMetadata)
-
-
 def as_ledger(metadata: EitherMetadata) -> "LedgerMetadata":
     """The metadata if they are those of a ledger with one writer. Raises :class:`LedgerKindError` for a stream: its
     end is not for the caller to decide, and its ids have gaps."""
-    if is_ledger(metadata):
+    from octavo.metadata.ledger.model import LedgerMetadata
+
+    if isinstance(metadata, LedgerMetadata):
         return metadata
     raise LedgerKindError(
         f"ledger {metadata.ledger_id} is a stream, which several writers write one after another: it cannot be opened, "
@@ -72,6 +66,8 @@ def as_ledger(metadata: EitherMetadata) -> "LedgerMetadata":
 
 def as_stream(metadata: EitherMetadata) -> "StreamMetadata":
     """The metadata if they are those of a stream. Raises :class:`LedgerKindError` for a ledger with one writer."""
-    if is_ledger(metadata):
+    from octavo.metadata.ledger.model import LedgerMetadata
+
+    if isinstance(metadata, LedgerMetadata):
         raise LedgerKindError(f"ledger {metadata.ledger_id} is no stream: it has one writer")
     return metadata

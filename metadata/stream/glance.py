@@ -1,8 +1,8 @@
 """A stream at a glance: what lists show of it, read from its stored form. Pure.
 
-A list of ten thousand logs needs six facts of each. To decode all metadata of a stream (:mod:`octavo.metadata.stream
-.encoding`), and to check that they agree with each other, takes many times as long. A glance verifies the checksum and
-the fields that it reads; whoever opens the stream verifies all of it. Nothing may be decided or changed by a glance.
+A list of ten thousand logs needs six facts of each. To decode all metadata of a stream, and to check that they agree
+with each other, takes many times as long. A glance verifies the checksum and the fields that it reads; a client that
+opens the stream verifies all of it. Nothing may be decided or changed by a glance.
 """
 
 from typing import Any, Final, NamedTuple

@@ -6,7 +6,7 @@ watched. Decoding a stream with many pages takes longer than reading it.
 
 from typing import Final
 
-from octavo.metadata.stream.any_metadata import EitherMetadata, decode_either, encode_either, is_ledger
+from octavo.metadata.stream.any_metadata import EitherMetadata, decode_either, encode_either
 from octavo.protocol.ids import LedgerId
 
 _STREAMS_MAX: Final = 64
@@ -36,7 +36,9 @@ class KnownStreams:
         return metadata
 
     def _keep(self, ledger_id: LedgerId, value: bytes, metadata: EitherMetadata) -> None:
-        if is_ledger(metadata):
+        from octavo.metadata.ledger.model import LedgerMetadata  # noqa: PLC0415 - the metadata came from it
+
+        if isinstance(metadata, LedgerMetadata):
             return
         self._versions.pop(ledger_id, None)
         if len(self._versions) >= _STREAMS_MAX:

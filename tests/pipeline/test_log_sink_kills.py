@@ -30,7 +30,7 @@ async def test_each_row_is_there_once_however_often_the_driver_dies(tmp_path: Pa
                 try:
                     async with asyncio.timeout(3 * WAIT_SECONDS):
                         async for entry in log.follow(min(size, await log.refresh())):
-                            if isinstance(entry, octavo.LogEntry) and entry.position >= size:
+                            if entry.position >= size:
                                 break
                 finally:
                     for pid in session_of(driver.pid) if kill % 2 else [driver.pid, *java_of(driver.pid)]:

@@ -481,8 +481,10 @@ ROOMS = {
     "cli.running_cluster": frozenset[str](),
     "cli.output": frozenset[str](),
     "cli.replacing": frozenset[str](),
+    "cli.event_loop": frozenset({"cli.output"}),
     "cli.session": frozenset(
         {
+            "cli.event_loop",
             "cli.running_cluster",
             "cli.output",
         }
@@ -491,12 +493,14 @@ ROOMS = {
     "cli.asking": frozenset({"cli.session", "cli.output"}),
     "cli.ledger": frozenset(
         {
+            "cli.event_loop",
             "cli.session",
             "cli.output",
         }
     ),
     "cli.log": frozenset(
         {
+            "cli.event_loop",
             "cli.session",
             "cli.output",
             "cli.asking",
@@ -513,6 +517,7 @@ ROOMS = {
     ),
     "cli.bench": frozenset(
         {
+            "cli.event_loop",
             "cli.running_cluster",
             "cli.session",
             "cli.output",
@@ -529,6 +534,7 @@ ROOMS = {
     ),
     "cli.cluster": frozenset(
         {
+            "cli.event_loop",
             "cli.session",
             "cli.output",
             "cli.asking",
@@ -566,6 +572,7 @@ ROOMS = {
     ),
     "cli.local": frozenset(
         {
+            "cli.event_loop",
             "cli.running_cluster",
             "cli.session",
             "cli.output",
@@ -573,6 +580,7 @@ ROOMS = {
     ),
     "cli": frozenset(
         {
+            "cli.event_loop",
             "cli.session",
             "cli.output",
             "cli.replacing",

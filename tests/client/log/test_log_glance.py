@@ -1,4 +1,4 @@
-"""A glance at a log's document tells what the document, decoded in full, tells."""
+"""A glance at a log's document has the facts that the decoded document has."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A glance at a stream tells what its metadata, decoded in full, tell."""
+"""A glance at a stream has the facts that its decoded metadata have."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from octavo.metadata.stream.encoding import FORMAT, decode_stream, encode_stream
 from octavo.metadata.stream.glance import StreamGlance, glance_at_stream
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.protocol.errors import LedgerKindError, MetadataError
-from octavo.protocol.ids import LedgerId
+from octavo.protocol.ids import EntryId, LedgerId
 from octavo.protocol.places import place
 from support.metadata.ledger_metadata import CREATED_AT, open_ledger
 from support.metadata.paged_streams import many_fragments, paged_stream
@@ -22,8 +22,8 @@ from support.metadata_examples import PAGED_STREAM, STREAM
 LED = replace(open_stream(*many_fragments(12)), ledger_id=LedgerId(7))
 LAST = LED.last_fragment
 ENDING = LED.in_recovery(CREATED_AT, "host-2")
-EMPTY_END = ENDING.at_rest(LAST.first_entry_id - 1, LAST.length_before)
-ENDED = ENDING.at_rest(LAST.first_entry_id + 1, LAST.length_before + 20)
+EMPTY_END = ENDING.at_rest(EntryId(LAST.first_entry_id - 1), LAST.length_before)
+ENDED = ENDING.at_rest(EntryId(LAST.first_entry_id + 1), LAST.length_before + 20)
 STREAMS = {
     "never led": STREAM,
     "led": LED,
@@ -32,7 +32,13 @@ STREAMS = {
     "ended": ENDED,
     "truncated": ENDED.truncated(LED.fragments[4].first_position + 1),
     "closed": replace(ENDED, state=StreamState.CLOSED),
-    "renewed": replace(LED, fragments=(*LED.fragments[:-1], replace(LAST, leader_term=LED.term - 1))),
+    "renewed": replace(
+        LED,
+        fragments=tuple(
+            replace(fragment, leader_term=LED.term - 1) if fragment.term == LED.term else fragment
+            for fragment in LED.fragments
+        ),
+    ),
     "with a page": PAGED_STREAM,
     "with pages": paged_stream(20, 5, 5)[0],
 }

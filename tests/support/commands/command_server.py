@@ -30,10 +30,14 @@ SIMULATOR: Final = "simulation.entry"
 
 MODULES = (
     "octavo.bookie.logs",
+    "octavo.cli.event_loop",
     "octavo.client.client",
-    "octavo.metadata.sqlite",
+    "octavo.metadata.ledger.model",
+    "octavo.metadata.memory",
+    "octavo.metadata.sqlite.store",
+    "octavo.metadata.stream.encoding",
     "octavo.metadata.zookeeper",
-    "uvloop",
+    "octavo.metrics.export",
 )
 """What commands of ``octavo`` import while they run, besides the modules of the commands themselves."""
 
@@ -123,7 +127,8 @@ def server_address(program: str = OCTAVO) -> str:
 def _serve(listener: socket.socket, program: str) -> int:
     """Fork a process for each command; the exit status of the command, in that process, or 0 at the server's end."""
     if program == OCTAVO:
-        for module in (*MODULES, *importlib.import_module("octavo.cli.commands").PARTS.values()):
+        parts = importlib.import_module("octavo.cli.commands").PARTS
+        for module in (*MODULES, *(part.module for part in parts.values())):
             importlib.import_module(module)
     else:
         sys.path[:0] = _FOLDERS
