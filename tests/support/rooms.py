@@ -485,74 +485,14 @@ ROOMS = {
     "cli.session": frozenset({"cli.event_loop", "cli.running_cluster", "cli.output"}),
     "cli.rates": frozenset[str](),
     "cli.asking": frozenset({"cli.session", "cli.output"}),
-<<<<<<< HEAD
-    "cli.ledger": frozenset(
-        {
-            "cli.event_loop",
-            "cli.session",
-            "cli.output",
-        }
-    ),
-    "cli.log": frozenset(
-        {
-            "cli.event_loop",
-            "cli.session",
-            "cli.output",
-            "cli.asking",
-            "cli.ledger",
-        }
-    ),
-    "cli.top": frozenset(
-        {
-            "cli.session",
-            "cli.output",
-            "cli.rates",
-            "cli.log",
-        }
-    ),
-    "cli.bench": frozenset(
-        {
-            "cli.event_loop",
-            "cli.running_cluster",
-            "cli.session",
-            "cli.output",
-            "cli.ledger",
-        }
-    ),
-    "cli.bookie": frozenset(
-        {
-            "cli.running_cluster",
-            "cli.session",
-            "cli.output",
-            "cli.rates",
-        }
-    ),
-    "cli.cluster": frozenset(
-        {
-            "cli.event_loop",
-            "cli.session",
-            "cli.output",
-            "cli.asking",
-        }
-    ),
-    "cli.own_host": frozenset[str](),
-    "cli.kafka": frozenset(
-        {
-            "cli.asking",
-            "cli.log",
-            "cli.session",
-            "cli.output",
-            "cli.own_host",
-        }
-    ),
-=======
     "cli.ledger": frozenset({"cli.event_loop", "cli.session", "cli.output"}),
     "cli.log": frozenset({"cli.event_loop", "cli.session", "cli.output", "cli.asking", "cli.ledger"}),
     "cli.top": frozenset({"cli.session", "cli.output", "cli.rates", "cli.log"}),
     "cli.bench": frozenset({"cli.event_loop", "cli.running_cluster", "cli.session", "cli.output", "cli.ledger"}),
     "cli.bookie": frozenset({"cli.running_cluster", "cli.session", "cli.output", "cli.rates"}),
     "cli.cluster": frozenset({"cli.event_loop", "cli.session", "cli.output", "cli.asking"}),
->>>>>>> bce2cc9d (Rooms of the command line, one a line)
+    "cli.own_host": frozenset[str](),
+    "cli.kafka": frozenset({"cli.asking", "cli.log", "cli.session", "cli.output", "cli.own_host"}),
     "cli.console": frozenset(
         {
             "cli.session",
@@ -562,33 +502,12 @@ ROOMS = {
             "cli.top",
             "cli.cluster",
             "cli.bookie",
-<<<<<<< HEAD
             "cli.kafka",
             "cli.own_host",
         }
     ),
-    "cli.deploy": frozenset(
-        {
-            "cli.session",
-            "cli.output",
-            "cli.replacing",
-        }
-    ),
-    "cli.local": frozenset(
-        {
-            "cli.event_loop",
-            "cli.running_cluster",
-            "cli.session",
-            "cli.output",
-        }
-    ),
-=======
-        }
-    ),
-    "cli.kafka": frozenset({"cli.asking", "cli.log", "cli.session", "cli.output", "cli.console"}),
     "cli.deploy": frozenset({"cli.session", "cli.output", "cli.replacing"}),
     "cli.local": frozenset({"cli.event_loop", "cli.running_cluster", "cli.session", "cli.output"}),
->>>>>>> bce2cc9d (Rooms of the command line, one a line)
     "cli": frozenset(
         {
             "cli.event_loop",
