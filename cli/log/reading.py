@@ -18,7 +18,7 @@ from octavo.protocol.ids import ID_MAX
 
 if TYPE_CHECKING:
     from octavo.client.log.log import Log
-    from octavo.client.log.seam.entries import Gap, OnTruncated
+    from octavo.client.log.seam.entries import Gap
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The log's name.")]
 
@@ -179,11 +179,16 @@ async def tail(
     )
     begin = None if since is None else parse_moment(since, datetime.now(UTC))
 
-    def on_gap(gap: "Gap") -> None:
-        print_error(f"log {name}: positions {gap.first} to {gap.last} are not there any more")
-
-    on_truncated: OnTruncated = "skip" if skip_truncated else "raise"
     async with opened(session, name, password_file) as log:
+
+        def on_gap(gap: "Gap") -> None:
+            if gap.last < log.first_position and not skip_truncated:
+                raise TruncatedError(
+                    f"log {name}: position {gap.first} has been truncated; the log begins at {log.first_position}",
+                    first_position=log.first_position,
+                )
+            print_error(f"log {name}: positions {gap.first} to {gap.last} are not there any more")
+
         if cursor is None:
             if begin is not None:
                 first = await log.position_at(begin)
@@ -192,11 +197,11 @@ async def tail(
                 first = max(log.first_position, end - (last or 0))
                 if last is None and sys.stderr.isatty():
                     print_error(f"log {name}: following from its end, {first}; --from-start shows what is there")
-            entries = log.follow(first, on_truncated=on_truncated)
+            entries = log.follow(first, on_truncated="skip")
             on_written = None
         else:
             stored = await log.cursor(cursor)
-            entries = stored.follow(on_truncated=on_truncated)
+            entries = stored.follow(on_truncated="skip")
             on_written = stored.advance
         form = format_of(payload, as_json=session.as_json)
         async with aclosing(entries):
