@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from octavo.client.arguments import check_position
 from octavo.client.log.cursors.keeper import CursorKeeper
 from octavo.client.log.cursors.states import CursorCell
+from octavo.client.log.seam.entries import OnTruncated
 from octavo.protocol.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from octavo.client.log.seam.entries import Gap, LogEntry, OnTruncated
+    from octavo.client.log.seam.entries import Gap, LogEntry
 
 
 class Cursor:
@@ -76,9 +77,9 @@ class Cursor:
     def follow(self, *, on_truncated: Literal["raise"] = "raise") -> "AsyncGenerator[LogEntry]": ...
 
     @overload
-    def follow(self, *, on_truncated: "OnTruncated") -> "AsyncGenerator[LogEntry | Gap]": ...
+    def follow(self, *, on_truncated: OnTruncated) -> "AsyncGenerator[LogEntry | Gap]": ...
 
-    def follow(self, *, on_truncated: "OnTruncated" = "raise") -> "AsyncGenerator[LogEntry | Gap]":
+    def follow(self, *, on_truncated: OnTruncated = "raise") -> "AsyncGenerator[LogEntry | Gap]":
         """Follow the log from the cursor's position on; see ``Log.follow``. It does not move the cursor.
 
         Examples:
@@ -99,7 +100,7 @@ class Cursor:
         """
         return self._follow_and_touch(on_truncated)
 
-    async def _follow_and_touch(self, on_truncated: "OnTruncated") -> "AsyncGenerator[LogEntry | Gap]":
+    async def _follow_and_touch(self, on_truncated: OnTruncated) -> "AsyncGenerator[LogEntry | Gap]":
         """A consumer that follows is not idle, however long it takes over an entry, and however long it waits for the
         next one before it advances."""
         touching = _Repeating(self._touch_seconds, lambda: self._keeper.touch(self._cell))
