@@ -38,8 +38,9 @@ from octavo.gateway.wire.connection import Pieces, RequestHandler
 from octavo.gateway.wire.fields import MalformedError
 from octavo.gateway.wire.server import GatewayServer, TlsListener
 from octavo.metadata import MetadataStore
+from octavo.metadata.own_tasks import tasks_cancelled
 from octavo.metrics.clock import precise_seconds
-from octavo.protocol.errors import InvalidArgumentError, UnauthorizedError
+from octavo.protocol.errors import InternalError, InvalidArgumentError, OctavoError, UnauthorizedError
 
 REQUEST_BYTES_MAX: Final = 128 * 1024 * 1024
 """Of large requests, over all connections."""
@@ -203,6 +204,7 @@ class Gateway:
         self._following = [
             loop.create_task(catalogue.follow()),
             loop.create_task(gateways.follow(self._give_up_others)),
+            loop.create_task(coordinators.run()),
             loop.create_task(retaining.run()),
             loop.create_task(lag_watch.run()),
         ]
@@ -319,8 +321,20 @@ class Gateway:
         return self.gateways.is_current and self.gateways.node_id in self.gateways.present
 
     async def wait_lost(self) -> None:
-        """Return once other gateways may lead what this one leads."""
-        await self.gateways.wait_lost()
+        """Return once other gateways may lead what this one leads.
+
+        Raises:
+            OctavoError: A task of the gateway's own has ended. Without it the gateway learns of no topics or gateways
+                any more, or members of groups wait for ever; so it is to end, and begin again.
+        """
+        lost = asyncio.get_running_loop().create_task(self.gateways.wait_lost())
+        try:
+            own = [*self._following, *self.gateways.watching]
+            done, _ = await asyncio.wait([lost, *own], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {lost}:
+                raise _reason_of(task)
+        finally:
+            lost.cancel()
 
     async def close(self) -> None:
         """Give all partitions and groups to the other gateways, serving meanwhile, then end all connections."""
@@ -332,6 +346,18 @@ class Gateway:
         await asyncio.wait(self._following)
         await self.server.close()
         await self.gateways.close()
+
+
+def _reason_of(ended: asyncio.Task[None]) -> OctavoError:
+    """The reason why a task has ended that does not end by itself."""
+    if ended.cancelled():
+        return tasks_cancelled("the gateway")
+    error = ended.exception()
+    if isinstance(error, OctavoError):
+        return error
+    defect = InternalError(f"the gateway has a defect: {error!r}")
+    defect.__cause__ = error
+    return defect
 
 
 async def _check_password(client: Client, catalogue: Catalogue) -> None:

@@ -35,8 +35,8 @@ async def serving(
 ) -> AsyncIterator[Gateway]:
     """Serve the clients of the cluster with this metadata store for the time of a block, beside its other gateways.
 
-    The block is to end when ``gateway.wait_lost()`` returns. ``tls``: how the gateway connects to bookies; None: as the
-    environment says.
+    The block is to end when ``gateway.wait_lost()`` returns or raises. ``tls``: how the gateway connects to bookies;
+    None: as the environment says.
 
     Raises:
         OSError: The address cannot be used.

@@ -76,7 +76,6 @@ class Coordinators:
         self._running: dict[int, Coordinator] = {}
         self._openings = Openings[int, Coordinator]()
         self._ending: set[asyncio.Task[None]] = set()
-        self._ticking: asyncio.Task[None] | None = None
         self._closed = False
         self.lost = 0
         """Terms that ended before they were given up."""
@@ -168,8 +167,6 @@ class Coordinators:
             await group_log.close()
             raise RefusedError(Code.NOT_COORDINATOR, "another gateway coordinates the group")
         self._running[number] = coordinator
-        if self._ticking is None:
-            self._ticking = asyncio.get_running_loop().create_task(self._tick())
         return coordinator
 
     def _member_id(self, term: int) -> str:
@@ -196,22 +193,20 @@ class Coordinators:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    async def _tick(self) -> None:
+    async def run(self) -> None:
+        """Look at the clocks several times a second, until cancelled: without that no session and no wait ends."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.pass_time()
 
     def pass_time(self) -> None:
-        """Look at the clocks, as the gateway does by itself several times a second."""
+        """Look at the clocks now."""
         for coordinator in list(self._running.values()):
             coordinator.pass_time()
 
     async def close(self) -> None:
         """Give all logs back. What was handed over is waited for."""
         self._closed = True
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.wait([self._ticking])
         await self._openings.give_up_all()
         running, self._running = list(self._running.values()), {}
         for one in running:

@@ -16,7 +16,7 @@ can hold the lock of a log that this one leads.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, Self
 
 from octavo.gateway.leading.choice import chosen
@@ -185,6 +185,11 @@ class Gateways:
             await self._changed.wait()
             self._changed.clear()
             on_change()
+
+    @property
+    def watching(self) -> Collection[asyncio.Task[None]]:
+        """The tasks that watch the other gateways, while this one takes part. None of them ends by itself."""
+        return self._watching
 
     async def wait_lost(self) -> None:
         """Return once another gateway may lead what this one leads."""

@@ -104,11 +104,14 @@ def test_no_commit_that_was_answered_goes_back_when_the_gateway_is_killed(tmp_pa
     with Up(tmp_path / "data").wait_ready() as up, ExitStack() as stack:
         serving = ExitStack()
         stack.callback(serving.close)
-        serving.enter_context(gateway(up.uri, port))
+        first = serving.enter_context(gateway(up.uri, port))
         run_client(GROUPS, "topic", address, "work", PARTITIONS)
         members = {client: stack.enter_context(Member(client, address, client, "work")) for client in CLIENTS}
         run_client(GROUPS, "produce", address, "work", PARTITIONS, 0, COUNT)
-        wait_until(lambda: all(len(one.committed) == PARTITIONS for one in members.values()), lambda: repr(members))
+        wait_until(
+            lambda: all(len(one.committed) == PARTITIONS for one in members.values()),
+            lambda: f"the gateway: {first.poll()}; {members}",
+        )
         serving.close()  # kills it
         answered = {client: dict(one.committed) for client, one in members.items()}
         serving.enter_context(gateway(up.uri, port))
