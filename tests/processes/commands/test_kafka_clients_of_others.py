@@ -1,7 +1,8 @@
-"""Clients of Kafka's protocol for Node.js, Go and Java at `octavo up --kafka`, fetched from their registries.
+"""Clients of Kafka's protocol for Node.js, Go and Java at a gateway, fetched from their registries.
 
 They are built from tests/support/programs/kafka_of_others with `npm`, `go` and `mvn`, which must be there: `make soak`
-runs this module (tests/left_to_soak.txt).
+runs this module (tests/left_to_soak.txt). What they say of Produce and Fetch becomes golden files with ``--rewrite``
+(``tests/gateway/wire/test_captures.py``).
 """
 
 import json
@@ -12,8 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.commands.gateways import PROGRAMS
+from support.commands.gateways import PROGRAMS, recorded
 from support.commands.processes import Up
+from support.kafka.captures import check_captures
+from support.kafka.recorder import Recorder
 
 SOURCES = PROGRAMS / "kafka_of_others"
 BUILD_SECONDS = 600
@@ -22,9 +25,16 @@ COUNT = 1000
 
 
 @pytest.fixture(scope="module")
-def up(module_folder: Path) -> Iterator[Up]:
-    with Up(module_folder / "data", "--kafka", 0) as running:
-        yield running.wait_ready()
+def recorder(module_folder: Path) -> Iterator[Recorder]:
+    with Up(module_folder / "data").wait_ready() as up, recorded(up.uri) as recorder:
+        yield recorder
+
+
+@pytest.fixture
+def address(recorder: Recorder) -> str:
+    """Where clients reach the gateway."""
+    recorder.exchanges.clear()
+    return recorder.address
 
 
 def run(*command: object, folder: Path | None = None, seconds: float = RUN_SECONDS) -> str:
@@ -45,33 +55,36 @@ def modules(module_folder: Path) -> Path:
     return folder
 
 
-def test_kafkajs(up: Up, modules: Path) -> None:
-    said = json.loads(run("node", modules / "kafkajs.mjs", up.kafka).splitlines()[-1])
+def test_kafkajs(recorder: Recorder, address: str, modules: Path, pytestconfig: pytest.Config) -> None:
+    said = json.loads(run("node", modules / "kafkajs.mjs", address).splitlines()[-1])
     assert said.pop("received") >= COUNT
     assert said == {
         "created": True, "got": COUNT, "state": "Stable", "committed": COUNT, "reset": -2 * 3, "partitions": 5,
     }  # fmt: skip
+    check_captures(pytestconfig, "kafkajs", recorder.exchanges)
 
 
-def test_platformatic_kafka(up: Up, modules: Path) -> None:
-    said = json.loads(run("node", modules / "platformatic.mjs", up.kafka).splitlines()[-1])
+def test_platformatic_kafka(recorder: Recorder, address: str, modules: Path, pytestconfig: pytest.Config) -> None:
+    said = json.loads(run("node", modules / "platformatic.mjs", address).splitlines()[-1])
     assert said.pop("received") >= COUNT
     assert "platformatic" in said.pop("groups")
     assert said == {"got": COUNT, "state": ["STABLE"]}
+    check_captures(pytestconfig, "platformatic", recorder.exchanges)
 
 
-def test_franz_go(up: Up, module_folder: Path) -> None:
+def test_franz_go(recorder: Recorder, address: str, module_folder: Path, pytestconfig: pytest.Config) -> None:
     folder = module_folder / "go"
     folder.mkdir()
     shutil.copy(SOURCES / "main.go", folder)
     run("go", "mod", "init", "client", folder=folder)
     run("go", "mod", "tidy", folder=folder, seconds=BUILD_SECONDS)
     run("go", "build", "-o", "client", ".", folder=folder, seconds=BUILD_SECONDS)
-    assert json.loads(run(folder / "client", up.kafka)) == {"got": COUNT, "lag": 0, "state": "Stable"}
+    assert json.loads(run(folder / "client", address)) == {"got": COUNT, "lag": 0, "state": "Stable"}
+    check_captures(pytestconfig, "franz-go", recorder.exchanges)
 
 
 @pytest.fixture(scope="module")
-def java(up: Up, module_folder: Path) -> Callable[..., str]:
+def java(recorder: Recorder, module_folder: Path) -> Callable[..., str]:
     """Runs a class of Kafka's own tools against the gateway."""
     folder = module_folder / "java"
     folder.mkdir()
@@ -88,12 +101,14 @@ def java(up: Up, module_folder: Path) -> Callable[..., str]:
 
     def tool(name: str, *words: object) -> str:
         main = f"org.apache.kafka.tools.{name}"
-        return run("java", "-Xmx256m", "-cp", f"{folder}/jars/*", main, "--bootstrap-server", up.kafka, *words)
+        return run("java", "-Xmx256m", "-cp", f"{folder}/jars/*", main, "--bootstrap-server", recorder.address, *words)
 
     return tool
 
 
-def test_tools_of_kafka(java: Callable[..., str]) -> None:
+def test_tools_of_kafka(
+    recorder: Recorder, address: str, java: Callable[..., str], pytestconfig: pytest.Config
+) -> None:
     topic, group = ("--topic", "of-java"), ("--group", "verified")
     java("TopicCommand", "--create", *topic, "--partitions", 3)
     assert "PartitionCount: 3" in java("TopicCommand", "--describe", *topic)
@@ -110,3 +125,4 @@ def test_tools_of_kafka(java: Callable[..., str]) -> None:
     java(groups, "--delete", *group)
     java("TopicCommand", "--delete", *topic)
     assert "of-java" not in java("TopicCommand", "--list")
+    check_captures(pytestconfig, "java", recorder.exchanges)

@@ -2,15 +2,13 @@
 compression, idempotence, and a consumer group.
 """
 
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from debian_tools import library_path, program
-from support.commands.processes import WAIT_SECONDS, Up, environment
+from support.commands.gateways import kcat
+from support.commands.processes import Up
 from support.tree import ROOT
 
 BLOCK = re.compile(r"^```sh\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
@@ -29,23 +27,6 @@ def up(module_folder: Path) -> Iterator[Up]:
         yield running.wait_ready()
 
 
-def shell(code: str) -> str:
-    """What shell commands print; each of them has succeeded."""
-    path = os.pathsep.join([str(program("kcat").parent), os.environ["PATH"]])
-    libraries = library_path("kcat")
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", code],
-        env=environment(PATH=path, **({"LD_LIBRARY_PATH": libraries} if libraries else {})),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_with_kcat_of_a_page_run_as_they_stand(up: Up, page: str) -> None:
     """At another port. A reader finds what was added, and the topic."""
@@ -54,7 +35,7 @@ def test_the_commands_with_kcat_of_a_page_run_as_they_stand(up: Up, page: str) -
     assert len(blocks) == PAGES[page]
     for block in blocks:
         assert ADDRESS in block
-        lines = shell(block.replace(ADDRESS, up.kafka)).splitlines()
+        lines = kcat(block.replace(ADDRESS, up.kafka)).splitlines()
         assert "hello" in lines
         if " -L " in block:
             assert '  topic "greetings" with 1 partitions:' in lines
@@ -63,19 +44,19 @@ def test_the_commands_with_kcat_of_a_page_run_as_they_stand(up: Up, page: str) -
 def test_kcat_produces_and_consumes_keys_headers_and_values(up: Up) -> None:
     numbers = f"seq 1 {COUNT} | sed 's/.*/key&:value&/'"
     settings = f"-b {up.kafka} -t pairs"
-    shell(f"{numbers} | kcat -P {settings} -K: -H place=cellar -z gzip")
-    shell(f"{numbers} | kcat -P {settings} -K: -H place=attic -z lz4 -X enable.idempotence=true")
-    lines = shell(f"kcat -C {settings} -e -q -f '%o %k %s %h\\n'").splitlines()
+    kcat(f"{numbers} | kcat -P {settings} -K: -H place=cellar -z gzip")
+    kcat(f"{numbers} | kcat -P {settings} -K: -H place=attic -z lz4 -X enable.idempotence=true")
+    lines = kcat(f"kcat -C {settings} -e -q -f '%o %k %s %h\\n'").splitlines()
     expected = [f"key{number} value{number}" for number in range(1, COUNT + 1)] * 2
     places = ["cellar"] * COUNT + ["attic"] * COUNT
     assert lines == [f"{at} {pair} place={places[at]}" for at, pair in enumerate(expected)]
-    assert shell(f"kcat -C {settings} -o -3 -e -q").splitlines() == [f"value{COUNT - back}" for back in (2, 1, 0)]
-    assert shell(f"kcat -Q -b {up.kafka} -t pairs:0:-1").splitlines() == [f"pairs [0] offset {2 * COUNT}"]
+    assert kcat(f"kcat -C {settings} -o -3 -e -q").splitlines() == [f"value{COUNT - back}" for back in (2, 1, 0)]
+    assert kcat(f"kcat -Q -b {up.kafka} -t pairs:0:-1").splitlines() == [f"pairs [0] offset {2 * COUNT}"]
 
 
 def test_kcat_goes_on_in_its_group_where_it_has_ended(up: Up) -> None:
     settings = f"-b {up.kafka} -q -u -X auto.offset.reset=earliest -G readers"
     for first in (1, COUNT + 1):
         expected = [str(number) for number in range(first, first + COUNT)]
-        shell(f"seq {first} {first + COUNT - 1} | kcat -P -b {up.kafka} -t numbers")
-        assert shell(f"kcat {settings} -c {COUNT} numbers").splitlines() == expected
+        kcat(f"seq {first} {first + COUNT - 1} | kcat -P -b {up.kafka} -t numbers")
+        assert kcat(f"kcat {settings} -c {COUNT} numbers").splitlines() == expected

@@ -1,6 +1,7 @@
 """`octavo gateway` and programs with clients that others have written, as processes of their own."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-from support.commands.processes import OCTAVO, WAIT_SECONDS, environment
+from debian_tools import library_path, program
+from support.commands.processes import OCTAVO, WAIT_SECONDS, environment, free_neighbours
+from support.kafka.recorder import Recorder
 from support.tree import ROOT
 
 PROGRAMS = ROOT / "tests" / "support" / "programs"
@@ -38,10 +41,36 @@ def gateway(uri: str, port: int, *options: object) -> Iterator[subprocess.Popen[
             process.kill()
 
 
-def run_client(program: Path, *arguments: object) -> list[Any]:
+@contextmanager
+def recorded(uri: str) -> Iterator[Recorder]:
+    """A gateway that its clients reach through a recorder."""
+    with Recorder() as recorder:
+        recorder.gateway_port = free_neighbours(1)
+        with gateway(uri, recorder.gateway_port, "--advertise", recorder.address):
+            yield recorder
+
+
+def kcat(code: str) -> str:
+    """What shell commands print, with `kcat` as Debian has it; each of them has succeeded."""
+    path = os.pathsep.join([str(program("kcat").parent), os.environ["PATH"]])
+    libraries = library_path("kcat")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", code],
+        env=environment(PATH=path, **({"LD_LIBRARY_PATH": libraries} if libraries else {})),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run_client(path: Path, *arguments: object) -> list[Any]:
     """What a program has printed."""
     done = subprocess.run(
-        [sys.executable, program, *map(str, arguments)],
+        [sys.executable, path, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,
