@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from model.engine.explorer import Exploration, explore
 from model.engine.world import World
+from model.gateway.settings import GATEWAY_CANARIES, GATEWAY_JOBS
 from model.ledgers.canaries import CANARIES
 from model.ledgers.repair_settings import REPAIR_CANARIES, REPAIR_JOBS
 from model.ledgers.settings import JOBS
@@ -118,6 +119,32 @@ def run_log_canary(name: str, show_trace: bool) -> Report:
     return violation is not None and violation.what.startswith(canary.promise), "\n".join(lines)
 
 
+def run_gateway_job(name: str, seed: int) -> Report:
+    """Explore one setting of the machines of the gateway."""
+    job = next(job for job in GATEWAY_JOBS if job.name == name)
+    started = time.perf_counter()
+    found = job.run(seed)
+    bounded = "bounded by states" if job.walks is None else f"{found.walks} walks"
+    extent = "exhausted" if found.exhausted else bounded
+    lines = [f"{_figures(found, started)}  {extent:<22}  {name}"]
+    if found.violation is not None:
+        lines.append(str(found.violation))
+    return found.violation is None, "\n".join(lines)
+
+
+def run_gateway_canary(name: str, show_trace: bool) -> Report:
+    """Break one rule of the gateway; the settings show that nothing is found without that."""
+    canary = next(canary for canary in GATEWAY_CANARIES if canary.name == name)
+    started = time.perf_counter()
+    found = canary.run()
+    violation = found.violation
+    outcome = "not found" if violation is None else f"found in {violation.steps} steps"
+    lines = [f"{_figures(found, started)}  {outcome:<22}  gateway: {name}"]
+    if violation is not None and show_trace:
+        lines += [f"    {line}" for line in str(violation).splitlines()]
+    return violation is not None and violation.what.startswith(canary.promise), "\n".join(lines)
+
+
 def _begin_process() -> None:
     """Turn garbage collection off: a setting keeps everything it makes to its end."""
     gc.freeze()
@@ -150,18 +177,23 @@ def main() -> int:
         for defect in DEFECTS
         if chosen.only in f"published: {defect.name}" and (defect.quick or not chosen.quick)
     ]
-    if not any((jobs, canaries, log_jobs, log_canaries, published, defects)):
+    gateway_jobs = [job.name for job in GATEWAY_JOBS if chosen.only in job.name and (job.quick or not chosen.quick)]
+    gateway_canaries = [one.name for one in GATEWAY_CANARIES if chosen.only in f"gateway: {one.name}"]
+    if not any((jobs, canaries, log_jobs, log_canaries, published, defects, gateway_jobs, gateway_canaries)):
         print(f"model: no setting and no canary has {chosen.only!r} in its name; see --list", file=sys.stderr)
         return 2
     if chosen.list:
         quick = {job.name for job in ALL_JOBS if job.quick} | {job.name for job in LOG_JOBS if job.quick}
         quick |= {job.name for job in PUBLISHED_JOBS if job.quick} | {one.name for one in DEFECTS if one.quick}
-        for name in (*jobs, *log_jobs, *published):
+        quick |= {job.name for job in GATEWAY_JOBS if job.quick}
+        for name in (*jobs, *log_jobs, *published, *gateway_jobs):
             print(f"setting {'*' if name in quick else ' '} {name}")
         for name in (*canaries, *(f"log: {name}" for name in log_canaries)):
             print(f"canary  * {name}")
         for name in defects:
             print(f"canary  {'*' if name in quick else ' '} published: {name}")
+        for name in gateway_canaries:
+            print(f"canary  * gateway: {name}")
         return 0
     good, started = True, time.perf_counter()
     with ProcessPoolExecutor(chosen.jobs, initializer=_begin_process, max_tasks_per_child=1) as pool:
@@ -170,9 +202,11 @@ def main() -> int:
         reports = [submitted[name] for name in jobs]
         reports += [pool.submit(run_log_job, name) for name in log_jobs]
         reports += [pool.submit(run_published_job, name) for name in published]
+        reports += [pool.submit(run_gateway_job, name, chosen.seed) for name in gateway_jobs]
         broken = [pool.submit(run_canary, name, chosen.traces) for name in canaries]
         broken += [pool.submit(run_log_canary, name, chosen.traces) for name in log_canaries]
         broken += [pool.submit(run_defect, name, chosen.traces) for name in defects]
+        broken += [pool.submit(run_gateway_canary, name, chosen.traces) for name in gateway_canaries]
         for title, pending in (("setting", reports), ("canary", broken)):
             if pending:
                 print(f"{'states':>9} {'transitions':>11} {'depth':>6} {'seconds':>8}  {'':<22}  {title}", flush=True)

@@ -2,7 +2,8 @@
 
 Consumers join, take their partitions, commit, leave, stand still until they are removed, and come back with what they
 knew; the coordinator is replaced by one that knows the durable generation. What decides is production code. Who owns
-which partition in which generation, and whose commits have landed, is counted here from the answers alone.
+which partition in which generation, and whose commits have landed, is counted here from the answers alone. No consumer
+may wait for ever: where no other one does anything more, and only time passes, each request gets its answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,9 @@ from octavo.gateway.groups.member import Joining, Protocol, Syncing, Token
 SESSION_MS = 10_000
 REBALANCE_MS = 5_000
 PARTITIONS = (0, 1)
+
+ROUNDS_MAX = 12
+"""From any state on: times that pass and generations that become durable before no consumer waits any more."""
 
 
 class Consumer(NamedTuple):
@@ -118,8 +122,8 @@ class GroupWorld:
         times, changes, coordinators = state.steps
         deadline = state.machine.group.next_deadline_ms()
         if times < self.times and deadline is not None:
-            later = state._replace(now_ms=max(state.now_ms, deadline), steps=(times + 1, changes, coordinators))
-            found.append(("time passes", self._with(later, lambda group: group.pass_time(later.now_ms))))
+            later = state._replace(steps=(times + 1, changes, coordinators))
+            found.append(("time passes", self._later(later, deadline)))
         if coordinators < self.coordinators:
             now_ms = state.now_ms + 1
             replaced = state._replace(
@@ -148,7 +152,22 @@ class GroupWorld:
             state.machine.group.check_invariants()
         except AssertionError as error:
             return f"invariant: {error}"
-        return None
+        return self._waits_for_ever(state)
+
+    def _waits_for_ever(self, state: State) -> str | None:
+        """A consumer that gets no answer although time passes, and what is handed over becomes durable."""
+        for _ in range(ROUNDS_MAX):
+            if not any(one.waits for one in state.consumers):
+                return None
+            deadline = state.machine.group.next_deadline_ms()
+            if state.storing is not None:
+                state = self._stored(state)
+            elif deadline is not None:
+                state = self._later(state, deadline)
+            else:
+                break
+        waiting = [f"{at} ({one.waits})" for at, one in enumerate(state.consumers) if one.waits]
+        return f"waits for ever: consumer {', '.join(waiting)}" if waiting else None
 
     def stuck(self, state: State) -> str | None:
         return None
@@ -220,6 +239,10 @@ class GroupWorld:
         asked = Syncing(consumer.member_id, self.consumers[at], consumer.generation, assignments)
         waiting = _with_consumer(state, at, consumer._replace(waits="sync"))
         return self._with(waiting, lambda group: group.sync(asked, Token(at), state.now_ms))
+
+    def _later(self, state: State, deadline_ms: int) -> State:
+        now_ms = max(state.now_ms, deadline_ms)
+        return self._with(state._replace(now_ms=now_ms), lambda group: group.pass_time(now_ms))
 
     def _stored(self, state: State) -> State:
         number = state.storing

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Self
 
 from support.kafka.captures import PREFIX_BYTES, Exchange
@@ -57,8 +58,8 @@ class Recorder:
                 return
             self._sockets += [client, gateway]
             waiting: dict[bytes, bytes] = {}
-            self._run(lambda c=client, g=gateway, w=waiting: self._carry(c, g, w, is_client=True))
-            self._run(lambda c=client, g=gateway, w=waiting: self._carry(g, c, w, is_client=False))
+            self._run(partial(self._carry, client, gateway, waiting, is_client=True))
+            self._run(partial(self._carry, gateway, client, waiting, is_client=False))
 
     def _carry(
         self, source: socket.socket, target: socket.socket, waiting: dict[bytes, bytes], *, is_client: bool

@@ -1,0 +1,122 @@
+"""The machines of the gateway, each with one rule broken: canaries of the model check."""
+
+from octavo.gateway.groups.commits import Commits, GroupRecord, Restating
+from octavo.gateway.groups.entries import GroupEntry
+from octavo.gateway.groups.group import Group, GroupState
+from octavo.gateway.groups.member import Member, Syncing, Token
+from octavo.gateway.records.appends import Appends
+from octavo.gateway.records.batch import BatchHeader
+from octavo.gateway.records.producers import WINDOW, Producers, Repeat
+
+# --- producers (rules K4 and K5) --------------------------------------------------------------------------------------
+
+
+class WithoutEpochs(Producers):
+    """Takes each batch for one of the producer's latest epoch."""
+
+    def judge(self, batch: BatchHeader) -> Repeat | None:
+        known = dict(self).get(batch.producer_id)
+        latest = batch.producer_epoch if known is None else max(known.last.epoch, batch.producer_epoch)
+        return super().judge(batch._replace(producer_epoch=latest))
+
+
+class WindowOfFour(Producers):
+    """Remembers one batch too few."""
+
+    window = WINDOW - 1
+
+
+class BelievesEverySequence(Producers):
+    """Takes the first batch of any producer for its first."""
+
+    def __init__(self) -> None:
+        super().__init__(forgotten_below=2**63)
+
+
+class AnswersEarly(Appends):
+    """Answers a repeat before the first is durable."""
+
+    def judge(self, batch: BatchHeader) -> Repeat | None:
+        repeat = super().judge(batch)
+        return None if repeat is None else repeat._replace(is_acknowledged=True)
+
+
+# --- commits (rule K10) -----------------------------------------------------------------------------------------------
+
+
+class RestatesWhatIsSeen(Commits):
+    """Adds the acknowledged offsets of a group once more, behind newer ones that are under way."""
+
+    def projected(self, group_id: str) -> GroupRecord | None:
+        return self.find(group_id)
+
+
+class ForgetsWhatIsUnderWay(Commits):
+    """Restates the groups that can be seen, and no group whose first commit is under way."""
+
+    def begin_restating(self) -> Restating:
+        begun = super().begin_restating()
+        return begun._replace(group_ids=tuple(self.records))
+
+
+class ShowsEarly(Commits):
+    """Shows, and so answers, what was handed over."""
+
+    def hand_over(self, entry: GroupEntry, size: int) -> int:
+        position = super().hand_over(entry, size)
+        self._apply(entry)
+        return position
+
+
+# --- groups (rule K11) ------------------------------------------------------------------------------------------------
+
+
+class GenerationsNotCompared(Group):
+    """Takes what a member sends for a request of the present generation."""
+
+    def _checked(self, member_id: str, instance_id: str | None, generation: int) -> Member:
+        return super()._checked(member_id, instance_id, self.generation)
+
+
+class SharesTwice(Group):
+    """Takes a second SyncGroup of the leader for a better one."""
+
+    def sync(self, asked: Syncing, token: Token, now_ms: int) -> None:
+        if self.state is GroupState.STABLE and asked.assignments and asked.generation == self.generation:
+            for member in self.members.values():
+                member.assignment = asked.assignments.get(member.member_id, b"")
+        super().sync(asked, token, now_ms)
+
+
+class GivesOutEarly(Group):
+    """Gives assignments out before the generation is durable."""
+
+    def sync(self, asked: Syncing, token: Token, now_ms: int) -> None:
+        super().sync(asked, token, now_ms)
+        self.stored(self.generation, now_ms)
+
+
+class TakesStrangers(Group):
+    """Takes commits without a generation at once after it has begun."""
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> None:
+        if generation >= 0 or self.members:
+            super().check_commit(member_id, instance_id, generation, now_ms)
+
+
+class WaitsForAll(Group):
+    """Waits for members that do not join again for as long as they are heard of."""
+
+    def pass_time(self, now_ms: int) -> None:
+        if self.state is not GroupState.PREPARING or any(one.is_expired(now_ms) for one in self.members.values()):
+            super().pass_time(now_ms)
+
+
+class ForgetsWhoSyncs(Group):
+    """Answers only the leader's SyncGroup once the generation is durable."""
+
+    def stored(self, generation: int, now_ms: int) -> None:
+        for member in self.members.values():
+            if member.member_id != self.leader_id:
+                member.sync = None
+        super().stored(generation, now_ms)
