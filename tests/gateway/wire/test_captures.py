@@ -1,6 +1,6 @@
 """Produce and Fetch of clients that others have written, as golden files, and everything near them.
 
-`tests/processes/commands/test_kafka_clients_of_others.py` and `tests/processes/commands/test_captures.py` make the
+`tests/processes/commands/test_kafka_clients_of_others.py` and `tests/processes/gateways/test_captures.py` make the
 files, with ``--rewrite``.
 """
 

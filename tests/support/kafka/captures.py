@@ -147,7 +147,7 @@ def _kind_of(exchange: Exchange) -> tuple[object, ...]:
 
 
 def selected(exchanges: Iterable[Exchange]) -> list[Exchange]:
-    """The smallest of each kind, of those that are wanted."""
+    """The smallest exchange of each kind that is wanted."""
     found: dict[tuple[object, ...], Exchange] = {}
     for one in filter(is_wanted, exchanges):
         kind = _kind_of(one)
