@@ -71,6 +71,7 @@ soak: setup ## run what `make test` leaves out, crash, kill, recovery and damage
 		tests/security/test_tls_bookies.py tests/security/test_new_ledgers.py tests/pipeline/test_standalone.py tests/pipeline/test_log_sink_kills.py \
 		tests/simulation/faults/test_fault_names.py tests/model/ledgers/test_reference.py \
 		tests/client/choose/test_placement.py
+	@OCTAVO_NO_SKIPS=1 OCTAVO_GATEWAY_KILLS=100 $(VENV)/pytest -o faulthandler_timeout=7200 tests/processes/gateways/test_gateway_faults.py
 	@$(VENV)/python scripts/simulate.py --minutes $(MINUTES) $(OPTIONS)
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set guarded=1
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set packs=1
