@@ -76,7 +76,8 @@ def test_a_group_is_shown_reset_and_deleted(up: Up) -> None:
     assert lags() == [0] * PARTITIONS, "no record has this time: the end"
     group("reset", "readers", "--to", "2020-01-01T00:00:00+00:00", "--topic", "read")
     assert lags() == [50] * PARTITIONS
-    group("reset", "readers", "--to", "1000000")
+    (reset,) = group("reset", "readers", "--to", "1000000")
+    assert [one["offset"] for one in reset] == [50] * PARTITIONS, "an offset beyond the end becomes the end"
     assert lags() == [0] * PARTITIONS
     plain = octavo("group", "show", "readers", *metadata)
     assert plain.status == 0
