@@ -77,6 +77,7 @@ soak: setup ## run what `make test` leaves out, crash, kill, recovery and damage
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set packs=1
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set followers=1
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set deferred=1
+	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set logs=1 --set keyed=1
 
 rehearse: setup ## install, watch, break and upgrade a cluster on three hosts of namespaces, as an operator does (as root)
 	@$(VENV)/python scripts/rehearsal.py

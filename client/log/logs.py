@@ -267,7 +267,10 @@ class LogFace:
         if keys is not None:
             check_key_window(keys)
             if layout != "stream":
-                raise InvalidArgumentError("keys are for logs with layout='stream' only")
+                raise InvalidArgumentError(
+                    "keys are for logs with layout='stream': versions that know no keys read chains, and would give "
+                    "a key as a part of the payload"
+                )
         kept = None if full_copies is None else FullCopies(full_copies)
 
         async def create() -> Log:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from simulation.canaries import bookie, books, client, hardships, logs, packs, pushes, repair, security, streams
+from simulation.canaries import bookie, books, client, hardships, keys, logs, packs, pushes, repair, security, streams
 from simulation.engine.patches import Patch
 
 
@@ -195,6 +195,9 @@ CANARIES: dict[str, Canary] = {
     "one-clock-is-believed": Canary("time has passed once one clock says so", "M5", logs.retention_believes_own_clock),
     "kept-metadata-are-believed": Canary("a takeover asks bookies by metadata of long ago", "T14",
                                          hardships.kept_metadata_are_believed),
+    "key-leader-reads-none": Canary("a new leader does not read the keys of the window", "P21",
+                                    keys.leader_reads_no_keys),
+    "key-doubt-is-forgotten": Canary("a key whose add is in doubt is free again", "P21", keys.doubt_is_forgotten),
     "pack-refused-is-done": Canary("a bookie answers a refused request of a pack as one that has succeeded", "W1",
                                    packs.refused_is_done),
     "pack-refusal-of-neighbour": Canary("the refusal of a request is given to another one of its pack", "F2",

@@ -178,6 +178,8 @@ HARDSHIPS = {
     "hosts-are-not-looked-at": ("quick", 2, ("hosts=1",)),
     "spread-of-parts-is-not-kept": ("quick", 47, ("hosts=1",)),
     "one-clock-is-believed": ("quick", 5, ("clocks=1", *STREAM)),
+    "key-doubt-is-forgotten": ("small", 3, ("keyed=1", "logs=1", "agents=0")),
+    "key-leader-reads-none": ("quick", 10, ("keyed=1", "logs=1", "agents=0")),
     "repair-documents-grow": ("quick", 5, ("crowds=1", "logs=0", "restores_metadata=0")),
 }
 """Canary that needs a hardship -> a size, the first seed to try, and settings."""

@@ -80,6 +80,17 @@ def _be_impatient(plan: Plan, rng: random.Random) -> None:
     plan.hardships.stall_chance = rng.choice((0.02, 0.1))
 
 
+def _give_keys(plan: Plan, rng: random.Random) -> None:
+    """Logs have many leaders, each of which reads the window; adds time out now and then, and stay in doubt."""
+    plan.log_streams = True
+    plan.log_retain_bytes, plan.log_retain_seconds = 0, 0
+    plan.adds, plan.safety_seconds = max(plan.adds, 60), max(plan.safety_seconds, 1.5)
+    plan.options |= {
+        "log_add_timeout_seconds": rng.choice((None, 0.1, 0.3)),
+        "log_segment_bytes": rng.choice((50, 300)),
+    }
+
+
 def _set_clocks(plan: Plan, rng: random.Random) -> None:
     """Retention by age, and often cursors, or an operator who holds bookies. Clocks for timers run at the right rate:
     what is true about ages is known to a millisecond."""
@@ -152,6 +163,7 @@ HARDSHIPS: dict[str, Hardship] = {
     "returns": Hardship(0.05, _may_lose_disks, _come_back),
     "turns": Hardship(0.1, lambda plan: not plan.aimed, _take_long_turns),
     "impatience": Hardship(0.15, _has_logs, _be_impatient),
+    "keyed": Hardship(0.0, _has_logs, _give_keys),
     "hosts": Hardship(0.03, _may_share_hosts, share_hosts),
     "packs": Hardship(0.04, _may_have_many, open_many),
     "followers": Hardship(0.0, _may_have_many, follow_many),

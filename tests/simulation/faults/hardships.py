@@ -30,6 +30,8 @@ class Hardships:
     """Whether every host has two bookies, which fail together (``host_faults.py``)."""
     impatience: bool = False
     """Whether callers of log writers give up, add many at once, and try again (``log_impatience.py``)."""
+    keyed: bool = False
+    """Whether entries of logs have keys, and programs add with the same ones again and again (``log_keys.py``)."""
     packs: bool = False
     """Whether a client has many ledgers open at once, so that most requests travel in packs (``throng.py``)."""
     followers: bool = False

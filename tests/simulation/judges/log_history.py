@@ -13,6 +13,7 @@ from octavo.client.log.documents.chain import Retention
 from octavo.client.log.seam.entries import LogEntry
 from octavo.protocol.errors import OctavoError
 from simulation.judges.history import LedgerHistory, Violation
+from simulation.judges.key_history import KeyHistory
 from simulation.judges.retention_history import RetentionHistory
 
 
@@ -186,6 +187,8 @@ class LogHistory:
         self.cursors: dict[str, int] = {}
         """The cursors as they are stored."""
         self.retention = RetentionHistory(name, retention)
+        self.keyed = KeyHistory(name)
+        """What programs were told about keys; nothing, if its entries have none."""
         self.now: Callable[[], float] = float
         """The world's time."""
         self._numbers = numbers
@@ -311,3 +314,4 @@ class LogHistory:
                 raise Violation("P1", f"log {self.name} ends at {end}: {payload[:30]!r} was at position {position}")
         for leader in self.leaders:
             leader.check_order()
+        self.keyed.check(self.entries, first)

@@ -11,6 +11,7 @@ from typing import Any
 
 from octavo.client.client import Client
 from octavo.client.log.documents.chain import Retention
+from octavo.client.log.documents.key_window import KeyWindow
 from octavo.client.log.documents.names import lock_name
 from octavo.client.log.documents.terms import stream_term
 from octavo.client.log.log import Log
@@ -31,11 +32,13 @@ from octavo.protocol.errors import (
 from octavo.protocol.quorums import Quorums
 from simulation.judges.chain_history import ChainHistory
 from simulation.judges.history import Violation
+from simulation.judges.key_history import KEYS, WINDOW_ENTRIES
 from simulation.judges.log_history import Fate, Leader, LogHistory
 from simulation.judges.stream_history import StreamLogHistory
 from simulation.plan import Plan
 from simulation.workload.log_books import full_copies_of
 from simulation.workload.log_impatience import Impatience, ask_how_many
+from simulation.workload.log_keys import add_with_key, ask_for_key
 from simulation.workload.workload import note_answer
 from simulation.world import ClientHost, World
 
@@ -53,6 +56,7 @@ async def create_log(world: World, client: Client, name: str, rng: random.Random
         digest=Digest.CRC32C if rng is None else rng.choice((Digest.CRC32C, Digest.HMAC_SHA256)),
         retention=Retention(plan.log_retain_seconds or None, plan.log_retain_bytes or None, plan.log_retain_cursors),
         layout="stream" if plan.log_streams else "chain", full_copies=full_copies_of(plan, name),
+        keys=KeyWindow(WINDOW_ENTRIES, None) if plan.hardships.keyed else None,
     )  # fmt: skip
 
 
@@ -66,6 +70,7 @@ class LogApplication:
         self.ended = ended
         self._kept: tuple[Client, Log] | None = None
         """The handle that is used again, and its client."""
+        self._keys = world.rng_for(f"keys of {name} {type(self).__name__}") if world.plan.hardships.keyed else None
         self._keeping = (
             world.rng_for(f"handles of {name} {type(self).__name__}") if world.plan.hardships.keepsakes else None
         )
@@ -224,6 +229,9 @@ class Leading(LogApplication):
 
     async def _add(self, writer: LogWriter, leader: Leader, filling: bytes) -> None:
         world, rng = self.world, self.rng
+        if self._keys is not None and self._keys.random() < 0.7:
+            await add_with_key(world, writer, leader, filling, self._keys.choice(KEYS))
+            return
         index = leader.add(filling)  # in the step in which the writer is given it: they have the same order
         add = leader.adds[index]
         expected = writer.end + rng.choice((0, 0, 1)) if rng.random() < 0.05 else None
@@ -282,6 +290,8 @@ class Following(LogApplication):
 
     async def _use(self, host: ClientHost, log: Log, history: LogHistory) -> None:
         rng = self.rng
+        if self._keys is not None and self._keys.random() < 0.5:
+            await ask_for_key(self.world, log, history, self._keys.choice(KEYS))
         kind = rng.random()
         if kind < 0.15:
             await self._read_range(log, history)

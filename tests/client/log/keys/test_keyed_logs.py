@@ -178,7 +178,7 @@ async def test_keys_are_refused_where_there_are_none() -> None:
             with pytest.raises(octavo.InvalidArgumentError, match="created without keys"):
                 await log.position_of("a")
             assert await writer.add(b"x") == 0
-        with pytest.raises(octavo.InvalidArgumentError, match="layout='stream' only"):
+        with pytest.raises(octavo.InvalidArgumentError, match="layout='stream': versions that know no keys"):
             client.create_log("chain", layout="chain", keys=WINDOW)
         with pytest.raises(octavo.InvalidArgumentError, match=r"octavo\.KeyWindow"):
             client.create_log("wrong", keys=10)  # type: ignore[arg-type]
