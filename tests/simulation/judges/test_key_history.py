@@ -18,7 +18,8 @@ def test_an_answer_names_an_entry_with_the_key_unless_it_was_truncated() -> None
     history.answered(KEY, 3)
     history.check(log_with({3: KEY}), 0)
     history.check(log_with({4: OTHER}), first=4)
-    for held in ({3: OTHER}, {3: None}, {4: KEY}):
+    wrong: list[dict[int, str | None]] = [{3: OTHER}, {3: None}, {4: KEY}]
+    for held in wrong:
         with pytest.raises(Violation, match="key-0 was said to be at 3"):
             history.check(log_with(held), 0)
 
