@@ -64,9 +64,11 @@ def program(name: str) -> Path:
 
 
 def library_path(name: str) -> str:
-    """The value of LD_LIBRARY_PATH with which an unpacked program finds its libraries; empty if it is installed."""
+    """The value of LD_LIBRARY_PATH with which an unpacked program, fetched if need be, finds its libraries; empty if it
+    is installed. Raises :class:`ToolsError`."""
     if shutil.which(name) is not None:
         return ""
+    program(name)  # its libraries come with it
     tool = next(tool for tool, needed in TOOLS_NEEDED.items() if name in needed.programs)
     folders = sorted((TOOLS / tool / "usr" / "lib").glob("*-linux-gnu*"))
     # Some libraries look for companions in a folder of their own, by an absolute path that is not there.
