@@ -103,13 +103,13 @@ async def test_lead_waits_and_take_over_does_not(logs: LogCluster) -> None:
         await first.add(b"one")
         assert not waiting.done()
         async with other.take_over() as second:
-            assert second.term == first.term + 1
+            assert second.term > first.term
             assert await second.add(b"two") == 1
             with pytest.raises(NotLeaderError):
                 await asyncio.wait_for(first.add(b"late"), WAIT_SECONDS)
             await asyncio.wait_for(first.lost.wait(), WAIT_SECONDS)
     third = await asyncio.wait_for(waiting, WAIT_SECONDS)
-    assert third.term == 3
+    assert third.term > second.term
     assert await third.add(b"three") == 2
     await third.close()
     assert await collect(log, 0, 3) == [b"one", b"two", b"three"]
