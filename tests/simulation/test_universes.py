@@ -21,10 +21,10 @@ from simulation.plan import SIZES, draw_size
 from support.commands.simulator import run_program, simulate
 from support.tree import ROOT
 
-SEEDS: Final = 100
+SEEDS: Final = 50
 """Seeds of the sizes that they draw: nearly all of them are quick."""
 
-SMALL_SEEDS: Final = 40
+SMALL_SEEDS: Final = 16
 LARGE_SEEDS: Final = 6
 
 PACK_SEEDS: Final = 6
