@@ -17,7 +17,7 @@ import pytest
 from octavo.client.wire import wire
 from octavo.metadata import open_metadata_store
 from support.commands.installed import archived_tree, make_environment, unpack_wheel
-from support.commands.processes import OCTAVO, BookieProcess
+from support.commands.processes import BookieProcess
 
 import octavo
 
@@ -51,7 +51,7 @@ async def test_an_older_bookie_is_never_part_of_a_stream_and_takeovers_go_on_bes
     uri = f"sqlite:///{tmp_path}/metadata.db"
     with ExitStack() as stack:
 
-        def start(name: str, command: Sequence[str] = OCTAVO) -> BookieProcess:
+        def start(name: str, command: Sequence[str] | None = None) -> BookieProcess:
             options = ("--port", 0, "--metadata", uri, "--bookie-id", name)
             bookie = stack.enter_context(BookieProcess(tmp_path / name, *options, command=command))
             return bookie.wait_ready()
@@ -98,7 +98,7 @@ async def test_clients_with_and_without_packs_write_many_ledgers_to_bookies_with
     uri = f"sqlite:///{tmp_path}/metadata.db"
     with ExitStack() as stack:
 
-        def start(name: str, command: Sequence[str] = OCTAVO) -> BookieProcess:
+        def start(name: str, command: Sequence[str] | None = None) -> BookieProcess:
             options = ("--port", 0, "--metadata", uri, "--bookie-id", name)
             bookie = stack.enter_context(BookieProcess(tmp_path / name, *options, command=command))
             return bookie.wait_ready()

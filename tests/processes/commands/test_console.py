@@ -22,8 +22,9 @@ from octavo.protocol.entries import Digest
 from octavo.protocol.ids import EntryId
 from support.browser import Browser
 from support.clusters.secrets import write_secret
+from support.commands.forked_processes import OctavoProcess
 from support.commands.gateways import gateway
-from support.commands.processes import OCTAVO, Up, environment, free_neighbours
+from support.commands.processes import Up, environment, free_neighbours
 from support.waiting import WAIT_SECONDS, wait_until
 
 import octavo
@@ -104,12 +105,12 @@ def shown(module_folder: Path) -> Iterator[Shown]:
         assert up.run("log", "create", "events").status == 0
         assert up.run("log", "append", "events", stdin=EVENTS).status == 0
         settings = environment(OCTAVO_METADATA=up.uri)
-        leader = subprocess.Popen(
-            [*OCTAVO, "log", "append", "orders/eu", "--leader", HOSTILE[:60]],
+        leader = OctavoProcess(
+            ["log", "append", "orders/eu", "--leader", HOSTILE[:60]],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=settings,
         )  # fmt: skip
-        console = subprocess.Popen(
-            [*OCTAVO, "console", "--listen", "127.0.0.1:0", "--json", "--entries"],
+        console = OctavoProcess(
+            ["console", "--listen", "127.0.0.1:0", "--json", "--entries"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=settings,
         )  # fmt: skip
         try:
@@ -281,8 +282,8 @@ def test_entries_follow_the_log_and_other_logs_are_listed_with_what_they_do(show
 
 def test_a_console_shows_entries_only_if_it_was_asked_to(shown: Shown) -> None:
     settings = environment(OCTAVO_METADATA=shown.up.uri)
-    plain = subprocess.Popen(
-        [*OCTAVO, "console", "--listen", "127.0.0.1:0", "--json"],
+    plain = OctavoProcess(
+        ["console", "--listen", "127.0.0.1:0", "--json"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=settings,
     )  # fmt: skip
     try:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.clusters.secrets import write_secret
+from support.commands.forked_processes import OctavoProcess
 from support.commands.processes import OCTAVO, Up, environment
 from support.waiting import WAIT_SECONDS, wait_until
 
@@ -33,8 +34,8 @@ class Running:
     """A command that goes on while its standard input is open. Leaving its block leaves nothing running."""
 
     def __init__(self, cluster: Up, *arguments: object) -> None:
-        self.process = subprocess.Popen(
-            [*OCTAVO, "log", *map(str, arguments)],
+        self.process = OctavoProcess(
+            ["log", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -61,7 +62,7 @@ class Running:
     def line(self) -> bytes:
         """The next line of its standard output; pytest's timeout ends a test in which none comes."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip(b"\n")
+        return bytes(self.process.stdout.readline()).rstrip(b"\n")
 
     def end(self, number: signal.Signals | None = None) -> tuple[int, bytes, str]:
         """Send a signal, or end its input; status, the rest of standard output, standard error."""
@@ -72,7 +73,7 @@ class Running:
             assert self.process.stderr is not None
             return status, self.process.stdout.read(), self.process.stderr.read().decode()
         output, errors = self.process.communicate(timeout=WAIT_SECONDS)
-        return self.process.returncode, output, errors.decode()
+        return self.process.wait(), output, errors.decode()
 
 
 class OnTerminal:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from debian_tools import library_path, program
+from support.commands.forked_processes import OctavoProcess
 from support.commands.gateways import PROGRAMS
-from support.commands.processes import OCTAVO, WAIT_SECONDS, Up, environment, free_neighbours, octavo
+from support.commands.processes import WAIT_SECONDS, Up, environment, free_neighbours, octavo
 from support.waiting import wait_until
 
 CLIENTS = PROGRAMS / "kafka_secure_clients.py"
@@ -252,8 +253,8 @@ def test_a_gateway_of_its_own_with_one_certificate_for_both_sides(secure: Secure
     log_path = secure.folder / "gateway.stderr"
     with (
         log_path.open("wb") as stderr,
-        subprocess.Popen(
-            [*OCTAVO, "gateway", "--listen", f"127.0.0.1:{port}", "--json", "--log-level", "info"],
+        OctavoProcess(
+            ["gateway", "--listen", f"127.0.0.1:{port}", "--json", "--log-level", "info"],
             stdout=subprocess.PIPE,
             stderr=stderr,
             env=environment(**settings),

@@ -16,9 +16,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -29,8 +30,11 @@ SIMULATOR: Final = "simulation.entry"
 """The module with the entry point of the simulator. Strings hash the same in every process of it."""
 
 MODULES = (
+    "octavo.bookie.daemon",
     "octavo.bookie.logs",
+    "octavo.cli.bookie.companion",
     "octavo.cli.event_loop",
+    "octavo.cli.kafka.serving",
     "octavo.client.client",
     "octavo.metadata.ledger.model",
     "octavo.metadata.memory",
@@ -43,6 +47,9 @@ MODULES = (
 
 _FOLDERS: Final = [str(Path(__file__).parents[2]), str(Path(__file__).parents[3] / "scripts")]
 """Where the modules of the simulator are."""
+
+_CHILDREN: Final = "support.commands.forked_children"
+"""The module by which bookies of `octavo up` are forked, too."""
 
 _REQUEST_BYTES_MAX = 1 << 20
 
@@ -127,6 +134,9 @@ def server_address(program: str = OCTAVO) -> str:
 def _serve(listener: socket.socket, program: str) -> int:
     """Fork a process for each command; the exit status of the command, in that process, or 0 at the server's end."""
     if program == OCTAVO:
+        sys.path.insert(0, _FOLDERS[0])
+        importlib.import_module(_CHILDREN)
+        del sys.path[0]
         parts = importlib.import_module("octavo.cli.commands").PARTS
         for module in (*MODULES, *(part.module for part in parts.values())):
             importlib.import_module(module)
@@ -156,11 +166,12 @@ def _watch_command(channel: socket.socket, program: str) -> int:
         return _become_command(program, json.loads(data), files)
     channel.send(json.dumps(pid).encode())
     _, wait_status = os.waitpid(pid, 0)
-    channel.send(json.dumps(os.waitstatus_to_exitcode(wait_status)).encode())
+    with suppress(BrokenPipeError):  # nobody waits any more
+        channel.send(json.dumps(os.waitstatus_to_exitcode(wait_status)).encode())
     os._exit(0)
 
 
-def _become_command(program: str, request: dict[str, Any], files: list[int]) -> int:
+def _become_command(program: str, request: dict[str, Any], files: Sequence[int]) -> int:
     for number, (file, name, mode) in enumerate(zip(files, ("stdin", "stdout", "stderr"), "rww", strict=True)):
         os.dup2(file, number)
         os.close(file)
@@ -171,6 +182,8 @@ def _become_command(program: str, request: dict[str, Any], files: list[int]) -> 
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.argv = [program, *request["arguments"]]
+    if program == OCTAVO and sys.argv[1:2] == ["up"]:
+        importlib.import_module(_CHILDREN).fork_children(partial(_become_command, program))
     return cast("int", importlib.import_module(program).main())
 
 

@@ -11,7 +11,8 @@ from threading import Thread
 from typing import Any, Self
 
 from debian_tools import library_path, program
-from support.commands.processes import OCTAVO, WAIT_SECONDS, environment, free_neighbours
+from support.commands.forked_processes import OctavoProcess
+from support.commands.processes import WAIT_SECONDS, environment, free_neighbours
 from support.kafka.recorder import Recorder
 from support.tree import ROOT
 
@@ -24,15 +25,10 @@ GROUPS = PROGRAMS / "kafka_groups.py"
 
 
 @contextmanager
-def gateway(uri: str, port: int, *options: object) -> Iterator[subprocess.Popen[str]]:
+def gateway(uri: str, port: int, *options: object) -> Iterator[OctavoProcess]:
     """`octavo gateway`, once it serves. It is killed at the end."""
     command = ["gateway", "--metadata", uri, "--listen", f"127.0.0.1:{port}", "--json", *map(str, options)]
-    with subprocess.Popen(
-        [*OCTAVO, *command],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    ) as process:
+    with OctavoProcess(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         try:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline()) == {"event": "ready", "address": f"127.0.0.1:{port}"}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from octavo.cli.local.bookie_process import pinned_id
 from octavo.cli.running_cluster import ProcessIdentity
 from support.commands.command_server import run_command
+from support.commands.forked_processes import OctavoProcess
 from support.waiting import WAIT_SECONDS as WAIT_SECONDS  # noqa: PLC0414 - exported
 from support.waiting import wait_until as wait_until  # noqa: PLC0414 - exported
 
@@ -79,8 +80,8 @@ class Up:
         self.directory = directory
         self._stderr = directory.parent / f"{directory.name}.stderr"
         with self._stderr.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [*OCTAVO, "up", "--json", "--data-dir", directory, "--base-port", str(base_port), *map(str, arguments)],
+            self.process = OctavoProcess(
+                ["up", "--json", "--data-dir", directory, "--base-port", base_port, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -203,9 +204,10 @@ class Up:
 class BookieProcess:
     """``octavo bookie`` in the foreground, with the supervisor's socket that it announces itself on."""
 
-    def __init__(self, directory: Path, *arguments: object, command: Sequence[str] = OCTAVO, **settings: str) -> None:
-        """``command`` runs `octavo`; an installation of another release has its own. ``settings`` are variables of
-        its environment."""
+    def __init__(
+        self, directory: Path, *arguments: object, command: Sequence[str] | None = None, **settings: str
+    ) -> None:
+        """``command`` runs the `octavo` of another release. ``settings`` are variables of its environment."""
         self.directory = directory
         self._stderr = directory.parent / f"{directory.name}.stderr"
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -214,12 +216,13 @@ class BookieProcess:
         address.unlink(missing_ok=True)
         self._channel.bind(str(address))
         with self._stderr.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [*command, "bookie", "--data-dir", directory, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                env=environment(NOTIFY_SOCKET=str(address), **settings),
+            words = ["bookie", "--data-dir", str(directory), *map(str, arguments)]
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
+            variables = environment(NOTIFY_SOCKET=str(address), **settings)
+            self.process: OctavoProcess | subprocess.Popen[bytes] = (
+                OctavoProcess(words, env=variables, **streams)
+                if command is None
+                else subprocess.Popen([*command, *words], env=variables, **streams)
             )
 
     def __enter__(self) -> Self:
