@@ -166,7 +166,7 @@ def _watch_command(channel: socket.socket, program: str) -> int:
         return _become_command(program, json.loads(data), files)
     channel.send(json.dumps(pid).encode())
     _, wait_status = os.waitpid(pid, 0)
-    with suppress(BrokenPipeError):  # nobody waits any more
+    with suppress(BrokenPipeError):  # the test waits no longer
         channel.send(json.dumps(os.waitstatus_to_exitcode(wait_status)).encode())
     os._exit(0)
 

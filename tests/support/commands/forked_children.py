@@ -99,7 +99,7 @@ def _start(
 def _serve(channel: socket.socket, become: Callable[[dict[str, Any], Sequence[int]], int]) -> None:
     """Fork a process for each request, until the process that asks has ended."""
     with open(os.devnull, "r+b", buffering=0) as nothing:
-        for number in range(3):  # whoever waits for the end of `up`'s streams does not wait for this process
+        for number in range(3):  # the end of `up`'s streams must not wait for this process
             os.dup2(nothing.fileno(), number)
     while True:
         data, files, _, _ = socket.recv_fds(channel, _REQUEST_BYTES_MAX, _DESCRIPTORS_MAX)
