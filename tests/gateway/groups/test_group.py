@@ -103,6 +103,18 @@ def test_a_lone_member_leads_the_first_generation() -> None:
     assert one.group.state is GroupState.STABLE
 
 
+def test_a_member_that_asks_while_a_generation_is_being_stored_waits_for_that() -> None:
+    one = Members()
+    one.join()
+    one.join()
+    one.join("m1")
+    one.sync("m1", 2, m1=b"one", m2=b"two")
+    token = one.sync("m2", 2)
+    assert token not in one.answers, "the next coordinator may not know of the generation"
+    one.store()
+    assert one.synced(token) == Synced(Code.NONE, b"two")
+
+
 def test_a_second_member_begins_a_generation_that_waits_for_the_first() -> None:
     one = Members()
     one.join()

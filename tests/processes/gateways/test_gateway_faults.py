@@ -205,6 +205,7 @@ class Faults:
             kind(self._chance.choice(self._gateways.ports))
             happened[kind.__name__] += 1
             self.wait_acknowledged()
+            print(turn + 1, kind.__name__, self._producer.said["acknowledged"], flush=True)  # noqa: T201 - with -s
         return happened
 
 

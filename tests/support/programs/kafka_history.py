@@ -39,7 +39,7 @@ def has_input(seconds: float) -> bool:
 class Found(NamedTuple):
     """Where a record stands."""
 
-    offset: int
+    offset: int | None
     partition: int
 
 
@@ -56,7 +56,8 @@ def produce(address: str, topic: str, partitions: int) -> None:
     def on_delivery(error: Any, message: Any) -> None:
         assert error is None, error
         number, found = numbered(message)
-        assert found == divmod(number, partitions), (number, found)
+        # This client takes a batch without an answer for stored once a later one is, and then knows no offset.
+        assert found.offset is None or found == divmod(number, partitions), (number, found)
         acknowledged[found.partition] += 1
         if sum(acknowledged) % SAID_EVERY == 0:
             say({"acknowledged": acknowledged})
