@@ -55,10 +55,10 @@ def produce(address: str, topic: str, partitions: int) -> None:
 
     def on_delivery(error: Any, message: Any) -> None:
         assert error is None, error
-        number, found = numbered(message)
+        number, (offset, partition) = numbered(message)
         # This client takes a batch without an answer for stored once a later one is, and then knows no offset.
-        assert found.offset is None or found == divmod(number, partitions), (number, found)
-        acknowledged[found.partition] += 1
+        assert offset is None or (offset, partition) == divmod(number, partitions), (offset, partition, number)
+        acknowledged[partition] += 1
         if sum(acknowledged) % SAID_EVERY == 0:
             say({"acknowledged": acknowledged})
 
@@ -88,10 +88,10 @@ def follow(address: str, topic: str, partitions: int) -> None:
         for message in consumer.consume(500, POLL_SECONDS):
             if message.error() is not None:
                 continue
-            number, found = numbered(message)
-            expected = followed[found.partition], found.partition
-            assert found == expected == divmod(number, partitions), (found, expected, number)
-            followed[found.partition] += 1
+            number, (offset, partition) = numbered(message)
+            assert offset == followed[partition], (offset, partition, followed)
+            assert (offset, partition) == divmod(number, partitions), (offset, partition, number)
+            followed[partition] += 1
         if stop is None and has_input(0):
             stop = int(sys.stdin.readline())
     say({"followed": followed})
