@@ -98,7 +98,8 @@ async def _log(cluster: Cluster, values: Values) -> Any:
 async def _entries(cluster: Cluster, values: Values) -> Any:
     _check_shows_entries(cluster)
     name, count = values["step"], int(values.get("count", 50))
-    asked = {key: values[key] for key in ("first", "last", "at", "contains") if values.get(key) not in {None, ""}}
+    keys = ("first", "last", "at", "contains", "field")
+    asked = {key: values[key] for key in keys if values.get(key) not in {None, ""}}
     return await entries_as_json(cluster.client, name, count=count, **asked)
 
 
@@ -192,6 +193,10 @@ ENDPOINTS = (
             Field(name="last", kind="integer", text="The last position.", low=0, high=ID_MAX),
             Field(name="at", kind="string", text="Entries added at this time or later.", length_max=64),
             Field(name="contains", kind="string", text="Only entries that hold this text.", length_max=200),
+            Field(
+                name="field", kind="string", text="Only JSON with this field: customer.id = 17, or customer.id.",
+                length_max=200,
+            ),
             Field(name="count", kind="integer", text="How many.", low=1, high=ENTRIES_MAX),
         ),
     ),

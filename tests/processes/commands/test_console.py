@@ -264,6 +264,14 @@ def test_entries_are_found_by_position_time_and_text(shown: Shown) -> None:
         lambda: browser.run(rows) == ["11", *(str(position) for position in range(110, 120))],
         "those that hold the text",
     )
+    browser.run("document.querySelector('main input[name=contains]').value = ''")
+    browser.type("main input[name=field]", "order = 115")
+    browser.click_button("Show", "main")
+    browser.wait_until(lambda: browser.run(rows) == ["115"], "the one with this field")
+    browser.wait_for("Searched 121 entries for order = 115", "main")
+    assert browser.unnamed_parts() == []
+    if pictures := os.environ.get("OCTAVO_SCREENSHOTS"):
+        browser.screenshot(Path(pictures) / "entries-field.png")
     assert browser.run("return window.hacked === undefined && document.querySelectorAll('main b').length === 0")
     assert browser.messages() == []
 
