@@ -2,7 +2,7 @@
 
 The words between dots are names of fields. In a list a number is the place of an item, and any other word is looked for
 in every item. Behind ``=`` stands a JSON value, or a text without quotes; without ``=`` any value will do. A number
-without quotes finds a text of these digits too: nobody remembers whether ids are numbers.
+without quotes finds a text of these digits too: ids are numbers in one program and texts in another.
 """
 
 import json
