@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {
     "recovery_timeout_seconds": 30.0,
     "explicit_lac_delay_seconds": 0.001,
     "cursor_flush_seconds": 0.01,
-    "log_duel_pause_seconds": 0.01,
+    "log_duel_pause_seconds": 0.1,  # longer than a takeover takes on a busy machine: the old leader gives way
 }
 """Options under which nothing takes long."""
 
