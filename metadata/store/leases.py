@@ -29,7 +29,11 @@ LEASE_SECONDS_DEFAULT = 10.0
 short enough that placement soon stops offering a dead bookie."""
 
 RENEWALS_PER_LEASE: Final = 3
-"""Two renewals in a row may fail or come late before a lease is lost."""
+"""Renewals are this often due in a lease time, and each may wait this part of it for its answer."""
+
+_RETRIES_PER_RENEWAL: Final = 4
+"""A renewal that was not answered is repeated after this part of the time between renewals: the store may have been
+silent for most of the lease time, and a lease must outlast that."""
 
 DELETIONS_MAX: Final = 256
 """Released records that are deleted at a time: a store makes them in one transaction, or on one connection."""
@@ -393,11 +397,11 @@ class LeaseKeeper:
     async def _keep_renewing(self) -> None:
         interval = self._lease_seconds / RENEWALS_PER_LEASE
         while True:
-            delay = interval
+            delay = interval if self.answered else interval / _RETRIES_PER_RENEWAL
             if self._session is not None:
                 # After failed renewals, wake up when the lease time is over to mark the leases as lost.
                 remaining = self._renewed_at + self._lease_seconds - self._clock()
-                delay = min(interval, max(remaining, interval / 10))
+                delay = min(delay, max(remaining, interval / 10))
             self._renewal_wanted.clear()
             due_at = self._clock() + delay
             with contextlib.suppress(TimeoutError):

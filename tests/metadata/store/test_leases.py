@@ -10,6 +10,7 @@ from octavo.metadata.store.driver import Kind, Unchanged
 from octavo.metadata.store.leases import RENEWALS_PER_LEASE, LeaseKeeper
 from octavo.metadata.store.values import LeaseEnd, Version
 from octavo.protocol.errors import MetadataUnavailableError
+from simulation.engine.loop import SimulationLoop
 from support.waiting import eventually
 
 LEASE_SECONDS = 10.0
@@ -246,6 +247,34 @@ async def test_a_lease_that_was_not_renewed_says_how_late_and_whether_the_store_
     now += 2 * LEASE_SECONDS
     assert released.loss == LeaseEnd("it was released")
     await keeper.close()
+
+
+@pytest.mark.parametrize(("silent_seconds", "is_lost"), [(4.2, False), (8.0, True)])
+def test_a_lease_outlasts_a_store_that_is_silent_for_less_than_the_lease_time(
+    silent_seconds: float, is_lost: bool
+) -> None:
+    """What is asked meanwhile is never answered. A renewal that was not answered is repeated soon."""
+    loop = SimulationLoop()
+
+    class Silent(MemoryRecordStore):
+        async def renew_session(self, session: str, lease_seconds: float) -> set[tuple[Kind, str]] | None:
+            if 3.0 <= loop.time() - began_at < 3.0 + silent_seconds:
+                await asyncio.Event().wait()
+            return await super().renew_session(session, lease_seconds)
+
+    async def run() -> None:
+        keeper = LeaseKeeper(
+            Silent(MemoryServer(clock=loop.time)), LEASE_SECONDS, loop.time, lambda: f"session at {loop.time()}"
+        )
+        lease = await keeper.acquire(Kind.LOCK, "a", b"", take_over=False)
+        assert lease is not None
+        await asyncio.sleep(3 * LEASE_SECONDS)
+        assert lease.lost == is_lost
+        await keeper.close()
+
+    began_at = loop.time()
+    loop.run_until_complete(run())
+    loop.close()
 
 
 async def test_a_lease_counts_from_when_it_was_asked_for() -> None:

@@ -93,7 +93,7 @@ class OctavoProcess:
         return status
 
     def _status(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._channel], [], [], timeout)[0]:
+        if self.returncode is None and self._has_ended(timeout):
             with self._waiting:
                 if self.returncode is None:
                     said = self._channel.recv(64)
@@ -101,6 +101,11 @@ class OctavoProcess:
                     self.returncode = json.loads(said)
                     self._channel.close()
         return self.returncode
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        poll = select.poll()  # select() takes no descriptors above 1023
+        poll.register(self._channel, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else 1000 * timeout))
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
