@@ -105,7 +105,7 @@ class OctavoProcess:
     def _has_ended(self, timeout: float | None) -> bool:
         poll = select.poll()  # select() takes no descriptors above 1023
         poll.register(self._channel, select.POLLIN)
-        return bool(poll.poll(None if timeout is None else 1000 * timeout))
+        return bool(poll.poll(None if timeout is None else max(0.0, 1000 * timeout)))
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
