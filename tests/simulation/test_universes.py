@@ -21,7 +21,7 @@ from simulation.plan import SIZES, draw_size
 from support.commands.simulator import run_program, simulate
 from support.tree import ROOT
 
-SEEDS: Final = 50
+SEEDS: Final = 40
 """Seeds of the sizes that they draw: nearly all of them are quick."""
 
 SMALL_SEEDS: Final = 16
