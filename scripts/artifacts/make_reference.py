@@ -19,11 +19,11 @@ from typing import Any
 import typer
 from octavo.bookie import config
 from octavo.cli.commands import command_line
+from octavo.client.log.cursors.keeper import CURSORS_BYTES_MAX
 from octavo.client.log.documents.key_window import KEY_BYTES_MAX, WINDOW_ENTRIES_MAX
 from octavo.client.log.documents.names import CURSOR_CHARACTERS_MAX, NAME_CHARACTERS_MAX
 from octavo.client.option_guide import GUIDES, Use
 from octavo.client.options import ClientOptions
-from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
 from octavo.protocol import limits
 from octavo.protocol.errors import ERROR_CODES, OctavoError
 from octavo.protocol.ids import TERM_MAX
@@ -289,8 +289,8 @@ def limits_page() -> str:
             ("name of a cursor", f"{CURSOR_CHARACTERS_MAX} characters", "as a log's"),
             (
                 "cursors of a log",
-                f"what fits {amount(DOCUMENT_BYTES_MAX)}",
-                "all of a log are one document; some thousands",
+                f"what fits {amount(CURSORS_BYTES_MAX)}",
+                "all of a log are one document: 1,600 with the longest names",
             ),
             ("leaders at a time", "1", "others wait in `lead()`"),
             ("positions", "2^63", "never used up: a million a second for 290,000 years"),

@@ -31,7 +31,7 @@ from octavo.protocol.errors import (
 
 log = logging.getLogger("octavo.client")
 
-_BYTES_MAX: Final = DOCUMENT_BYTES_MAX * 7 // 8
+CURSORS_BYTES_MAX: Final = DOCUMENT_BYTES_MAX * 7 // 8
 """Bytes of the document above which no cursor is made: those that there are need room for longer numbers."""
 
 _ATTEMPTS_MAX: Final = 100
@@ -262,7 +262,7 @@ class CursorKeeper:
                 return document.cursors[name], False
             made = CursorState(max(await beginning(), document.floor), self._clock_ms())
             grown = document.with_cursors({**document.cursors, name: made})
-            if len(encode_cursors(grown)) > _BYTES_MAX:
+            if len(encode_cursors(grown)) > CURSORS_BYTES_MAX:
                 raise InvalidArgumentError(
                     f"log {self._log_name} has {len(document.cursors)} cursors, and there is no room for another one; "
                     f"delete those that no consumer uses any more (`octavo log cursors {self._log_name} --delete "
