@@ -16,6 +16,7 @@ OWN_SLEEPS = {
     "tests/client/recover/test_stream_taker.py": "the time of the simulator's loop, which passes at once",
     "tests/pipeline/source/test_scan.py": "a function that Spark runs in a worker without the tests' modules",
     "tests/pipeline/sink/test_sink.py": "a class that Spark runs in a worker without the tests' modules",
+    "tests/metadata/store/test_leases.py": "the time of the simulator's loop, which passes at once",
     "tests/repair/base/test_keep_running.py": "the time of the simulator's loop, which passes at once",
     "tests/security/test_strangers.py": "the time of the simulator's loop, which passes at once",
     "tests/support/disks/failing_disk.py": "a program of its own: the delay is its fault",
