@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from octavo.client.arguments import Protection
-from octavo.client.log.documents.chain import Dropped, LogDocument, LogState, Retention
+from octavo.client.log.documents.chain import Dropped, LogDocument, Retention
 from octavo.client.log.documents.key_window import KeyWindow
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.passwords import log_verifier
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import AnyLogDocument, StreamLogDocument, decode_any_log
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.stream.changes import MarkActive

@@ -42,15 +42,13 @@ from octavo.metadata.encoding import (
 )
 from octavo.metadata.ledger.checks import notes_problem, quorum_problem
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_from, debt_in_range, stored_debt
+from octavo.metadata.ledger.formats import LEDGER_FORMAT
 from octavo.metadata.ledger.stored import SettledRange, StoredKind
 from octavo.metadata.ledger.term import StoredFragment, Term, TermKey, TermState
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId, is_bookie_id
 from octavo.protocol.quorums import Quorums, quorums_of
-
-FORMAT = 1
-"""Format number of encoded ledger metadata. Raised only for changes that an older reader must not ignore."""
 
 LOG_KEY = "octavo.log"
 """Key of the custom metadata in which a ledger or stream of a log has the log's name."""
@@ -161,7 +159,7 @@ class LedgerMetadata:
     """Aware. When a client began to recover the ledger, by that client's clock. Informational only."""
     fenced_by: str = ""
     """The name of that client. Informational only."""
-    format_version: int = FORMAT
+    format_version: int = LEDGER_FORMAT
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, hash=False, repr=False)
     """Stored fields that this version does not know, as decoded JSON. Every change keeps them, so that a newer client's
     fields survive a change by this one."""
@@ -422,8 +420,8 @@ class LedgerMetadata:
             raise self._wrong(problem)
         if not 0 <= self.term <= TERM_MAX:
             raise self._wrong(f"a term must be between 0 and {TERM_MAX}")
-        if self.format_version != FORMAT:
-            raise self._wrong(f"format {self.format_version} is not {FORMAT}")
+        if self.format_version != LEDGER_FORMAT:
+            raise self._wrong(f"format {self.format_version} is not {LEDGER_FORMAT}")
         problem = notes_problem(self)
         if problem is not None:
             raise self._wrong(problem)
@@ -518,7 +516,7 @@ def _encode_with_unknown_fields(metadata: LedgerMetadata) -> bytes:
         unknown_fields=NO_FIELDS,
         fragments=tuple(replace(fragment, unknown_fields=NO_FIELDS) for fragment in metadata.fragments),
     )
-    known = decode_object(encode_ledger(plain), what=f"ledger {metadata.ledger_id}", format_max=FORMAT)
+    known = decode_object(encode_ledger(plain), what=f"ledger {metadata.ledger_id}", format_max=LEDGER_FORMAT)
     for fields, fragment in zip(known["fragments"], metadata.fragments, strict=True):
         fields.update({**fragment.unknown_fields, **fields})
     return encode_object({**metadata.unknown_fields, **known}, format_number=metadata.format_version)
@@ -537,11 +535,11 @@ def decode_ledger(ledger_id: LedgerId, value: bytes) -> LedgerMetadata:
 
     Raises :class:`MetadataError`, naming the ledger, when it is damaged, of another ledger, or of a newer format.
     """
-    return ledger_from(ledger_id, decode_object(value, what=f"ledger {ledger_id}", format_max=FORMAT))
+    return ledger_from(ledger_id, decode_object(value, what=f"ledger {ledger_id}", format_max=LEDGER_FORMAT))
 
 
 def ledger_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> LedgerMetadata:
-    """The metadata in decoded fields of :data:`FORMAT`. Raises as :func:`decode_ledger`."""
+    """The metadata in decoded fields of :data:`LEDGER_FORMAT`. Raises as :func:`decode_ledger`."""
     what = f"ledger {ledger_id}"
     reader = FieldReader(fields, what)
     if reader.get("ledger_id", int) != ledger_id:

@@ -8,9 +8,10 @@ The models are loaded when the first ledger or stream is met: many commands neve
 """
 
 # ruff: noqa: PLC0415 - see above
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from octavo.metadata.encoding import open_object
+from octavo.metadata.ledger.formats import LEDGER_FORMAT, STREAM_FORMAT
 from octavo.protocol.errors import LedgerKindError
 from octavo.protocol.ids import LedgerId
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from octavo.metadata.ledger.model import LedgerMetadata
     from octavo.metadata.stream.model import StreamMetadata
 
-_LEDGER_FORMAT: Final = 1
-_STREAM_FORMAT: Final = 2
 
 type EitherMetadata = LedgerMetadata | StreamMetadata
 """The metadata of a ledger with one writer, or those of a stream."""
@@ -41,8 +40,8 @@ def decode_either(ledger_id: LedgerId, value: bytes) -> EitherMetadata:
 
     Raises :class:`MetadataError`, naming the ledger, when it is damaged, of another ledger, or of a newer format.
     """
-    format_number, fields = open_object(value, what=f"ledger {ledger_id}", format_max=_STREAM_FORMAT)
-    if format_number == _LEDGER_FORMAT:
+    format_number, fields = open_object(value, what=f"ledger {ledger_id}", format_max=STREAM_FORMAT)
+    if format_number == LEDGER_FORMAT:
         from octavo.metadata.ledger.model import ledger_from
 
         return ledger_from(ledger_id, fields)

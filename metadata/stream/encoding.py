@@ -22,14 +22,12 @@ from octavo.metadata.encoding import (
     value_text,
 )
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_from, stored_debt
+from octavo.metadata.ledger.formats import STREAM_FORMAT
 from octavo.metadata.stream.fragment import Fragments
 from octavo.metadata.stream.model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.metadata.stream.page_reference import PageReference, Pages
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
-
-FORMAT = 2
-"""Of streams, and of nothing else."""
 
 _FRAGMENTS_FEW: Final = 8
 """The stored form of so few is made quickly, and seldom asked for: most clients read a stream and leave it as it is."""
@@ -60,7 +58,8 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         fields |= {"fenced_at": encode_instant(stream.fenced_at), "fenced_by": stream.fenced_by}
     texts = {name: value_text(value) for name, value in fields.items()}
     return encode_texts(
-        {**texts, "fragments": fragments_text(stream.fragments), "stream": _encode_part(stream)}, format_number=FORMAT
+        {**texts, "fragments": fragments_text(stream.fragments), "stream": _encode_part(stream)},
+        format_number=STREAM_FORMAT,
     )
 
 
@@ -120,12 +119,12 @@ def decode_stream(ledger_id: LedgerId, value: bytes) -> StreamMetadata:
     Raises :class:`MetadataError`, naming the stream, when it is damaged, of another ledger, of a newer format, or a
     ledger with one writer.
     """
-    fields = decode_object(value, what=f"stream {ledger_id}", format_max=FORMAT, format_min=FORMAT)
+    fields = decode_object(value, what=f"stream {ledger_id}", format_max=STREAM_FORMAT, format_min=STREAM_FORMAT)
     return stream_from(ledger_id, fields)
 
 
 def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadata:
-    """The stream in decoded fields of :data:`FORMAT`. Raises as :func:`decode_stream`."""
+    """The stream in decoded fields of :data:`STREAM_FORMAT`. Raises as :func:`decode_stream`."""
     what = f"stream {ledger_id}"
     reader = FieldReader(fields, what)
     if reader.get("ledger_id", int) != ledger_id:

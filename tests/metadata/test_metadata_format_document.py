@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 from octavo.client.log.chain.bounds import LIST_BYTES_MAX as CHAIN_BYTES_MAX
 from octavo.client.log.chain.bounds import MAKING_MAX
-from octavo.client.log.documents.chain import TERMS_MAX, LogState
+from octavo.client.log.documents.chain import TERMS_MAX
 from octavo.client.log.documents.names import ages_document, cursors_document, list_document, lock_name
+from octavo.client.log.documents.states import LogState
 from octavo.gateway.groups.entries import MARK
 from octavo.gateway.leading.gateways import gateway_lock, node_lock
 from octavo.gateway.records.names import anchor_document, page_document, snapshot_document

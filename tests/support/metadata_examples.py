@@ -12,7 +12,6 @@ from octavo.client.log.ages.ages import LogAges, Mark, SeenCursor, decode_ages
 from octavo.client.log.documents.chain import (
     Dropped,
     LogDocument,
-    LogState,
     Making,
     Retention,
     Segment,
@@ -25,6 +24,7 @@ from octavo.client.log.documents.chain import decode_page as decode_segments
 from octavo.client.log.documents.cursors import CursorsDocument, CursorState, decode_cursors, encode_cursors
 from octavo.client.log.documents.key_window import KeyWindow
 from octavo.client.log.documents.names import page_document
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import Abandoned, StreamLogDocument, Truncating, decode_any_log
 from octavo.gateway.groups.entries import (
     MARK,

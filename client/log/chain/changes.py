@@ -36,7 +36,6 @@ from octavo.client.log.chain.bounds import MAKING_MAX
 from octavo.client.log.documents.chain import (
     Dropped,
     LogDocument,
-    LogState,
     Making,
     PageReference,
     Retention,
@@ -44,6 +43,7 @@ from octavo.client.log.documents.chain import (
     SegmentEnd,
 )
 from octavo.client.log.documents.effects import WriteDocument
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.seam.end_moved import end_moved
 from octavo.metadata.ledger.changes import Refuse, Settled
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError

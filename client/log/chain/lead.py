@@ -15,9 +15,10 @@ from octavo.client.log.chain.changes import AppendSegment, BeginSegment, NoteEnd
 from octavo.client.log.chain.housekeeping import Housekeeper
 from octavo.client.log.chain.leader_steps import LeaderSteps
 from octavo.client.log.chain.update import update_log
-from octavo.client.log.documents.chain import LogDocument, LogState, SegmentEnd, decode_log
+from octavo.client.log.documents.chain import LogDocument, SegmentEnd, decode_log
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import read_log
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.active_segment import ActiveSegment
 from octavo.client.log.seam.lead import LeadHost

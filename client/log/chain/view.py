@@ -14,10 +14,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from octavo.client.log.chain.housekeeping import read_page
-from octavo.client.log.documents.chain import LogDocument, LogState, PageReference, Segment, decode_log
+from octavo.client.log.documents.chain import LogDocument, PageReference, Segment, decode_log
 from octavo.client.log.documents.key_window import KeyWindow
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import read_log
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.use import Use
 from octavo.client.log.seam.view import Place as LayoutPlace

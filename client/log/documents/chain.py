@@ -9,7 +9,6 @@ Ledgers that belong to the log but not to its list are named too, so that none i
 ``making`` has the ledgers that candidates are about to create, ``dropped`` those that are to be deleted.
 """
 
-import enum
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
 from octavo.client.log.documents.formats import CHAIN_FORMAT
+from octavo.client.log.documents.states import LogState
 from octavo.metadata.encoding import FieldReader, decode_object, encode_bytes, encode_object
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
@@ -25,16 +25,6 @@ from octavo.protocol.quorums import Quorums, quorums_of
 
 TERMS_MAX: Final = 256
 """Terms of which the list tells where they began: more than a log has in the time for which an application asks."""
-
-
-class LogState(enum.Enum):
-    """Whether the log can be used."""
-
-    MAKING = "MAKING"
-    """A stream whose metadata may not stand yet. No client can open the log. Chains begin ACTIVE: they begin empty."""
-    ACTIVE = "ACTIVE"
-    DELETED = "DELETED"
-    """Its ledgers are being deleted; the document goes last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,16 @@ As for streams (:mod:`octavo.metadata.stream.glance`): a glance verifies the che
 nothing may be decided or changed by it. Chains are decoded in full: few clusters have many of them.
 """
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.client.log.documents.formats import CHAIN_FORMAT, STREAM_FORMAT_WITH_KEYS, STREAM_LAYOUT
+from octavo.client.log.documents.states import LogState
 from octavo.metadata.encoding import FieldReader, open_object
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import LedgerId
 
 if TYPE_CHECKING:
     from octavo.client.log.documents.chain import LogDocument
-
-_ACTIVE: Final = "ACTIVE"
-
-_STATES: Final = (_ACTIVE, "MAKING", "DELETED")
 
 
 class StreamLogGlance(NamedTuple):
@@ -40,20 +37,22 @@ def glance_at_log(value: bytes, name: str) -> "StreamLogGlance | LogDocument":
 
         return log_from(fields, name)
     reader = FieldReader(fields, what)
-    layout, state = reader.get("layout", str), reader.get("state", str)
+    layout = reader.get("layout", str)
     if layout != STREAM_LAYOUT:
         raise MetadataError(f"{what} has the layout {layout!r}, which this version does not know; upgrade Octavo")
-    if state not in _STATES:
-        raise reader.damaged(f"{state!r} is no state of a log")
+    try:
+        state = LogState(reader.get("state", str))
+    except ValueError as error:
+        raise reader.damaged(str(error)) from error
     return StreamLogGlance(
         log_id=reader.get("log_id", str),
         ledger_id=LedgerId(reader.get("ledger_id", int)),
         created_at_ms=reader.get("created_at_ms", int),
         first_position=reader.get("first_position", int),
-        active=state == _ACTIVE,
+        active=state is LogState.ACTIVE,
     )
 
 
 def is_active(log: "StreamLogGlance | LogDocument") -> bool:
     """Whether clients can use the log."""
-    return log.active if isinstance(log, StreamLogGlance) else log.state.value == _ACTIVE
+    return log.active if isinstance(log, StreamLogGlance) else log.state is LogState.ACTIVE

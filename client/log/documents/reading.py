@@ -1,7 +1,8 @@
 """Reads the document of a log, and what stands below it."""
 
-from octavo.client.log.documents.chain import LogDocument, LogState
+from octavo.client.log.documents.chain import LogDocument
 from octavo.client.log.documents.names import list_document
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import AnyLogDocument, StreamLogDocument, decode_any_log
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned

@@ -26,9 +26,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
-from octavo.client.log.documents.chain import NO_RETENTION, LogDocument, LogState, Retention, log_from
+from octavo.client.log.documents.chain import NO_RETENTION, LogDocument, Retention, log_from
 from octavo.client.log.documents.formats import CHAIN_FORMAT, STREAM_FORMAT, STREAM_FORMAT_WITH_KEYS, STREAM_LAYOUT
 from octavo.client.log.documents.key_window import KeyWindow
+from octavo.client.log.documents.states import LogState
 from octavo.metadata.encoding import FieldReader, encode_object, open_object
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import LedgerId

@@ -27,8 +27,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from octavo.client.log.documents.chain import LogState, Retention
+from octavo.client.log.documents.chain import Retention
 from octavo.client.log.documents.effects import WriteDocument
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import StreamLogDocument, Truncating
 from octavo.client.log.seam.end_moved import end_moved
 from octavo.metadata.ledger.changes import Refuse, Settled

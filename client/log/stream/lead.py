@@ -14,9 +14,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from octavo.client.log.documents.chain import LogState
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import explain_missing, read_root, read_stream_log
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import AnyLogDocument, StreamLogDocument, decode_any_log
 from octavo.client.log.documents.terms import log_term
 from octavo.client.log.seam.access import LedgerAccess

@@ -16,9 +16,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Final
 
-from octavo.client.log.documents.chain import LogState
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import read_stream_log
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import StreamLogDocument, decode_any_log
 from octavo.client.log.documents.terms import log_term, stream_term
 from octavo.client.log.seam.access import LedgerAccess

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from octavo.client.log.documents.chain import LogState
 from octavo.client.log.documents.formats import STREAM_FORMAT, STREAM_FORMAT_WITH_KEYS
 from octavo.client.log.documents.glance import StreamLogGlance, glance_at_log, is_active
+from octavo.client.log.documents.states import LogState
 from octavo.metadata.encoding import decode_object, encode_object
 from octavo.protocol.errors import MetadataError
 from support.metadata_examples import CHAIN, STREAM_LOG

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from octavo.client.log.stream.status import known_stop_of_stream
 from octavo.metadata.encoding import decode_object, encode_object
+from octavo.metadata.ledger.formats import STREAM_FORMAT
 from octavo.metadata.ledger.model import encode_ledger
-from octavo.metadata.stream.encoding import FORMAT, decode_stream, encode_stream
+from octavo.metadata.stream.encoding import decode_stream, encode_stream
 from octavo.metadata.stream.glance import StreamGlance, glance_at_stream
 from octavo.metadata.stream.model import StreamMetadata, StreamState
 from octavo.protocol.errors import LedgerKindError, MetadataError
@@ -65,14 +66,14 @@ def test_glance_tells_what_the_metadata_tell(stream: StreamMetadata) -> None:
 def test_states_are_those_of_the_model() -> None:
     for state in StreamState:
         fields = stored(ENDED)
-        value = encode_object({**fields, "state": state.value}, format_number=FORMAT)
+        value = encode_object({**fields, "state": state.value}, format_number=STREAM_FORMAT)
         glance = glance_at_stream(ENDED.ledger_id, value)
         assert glance.has_writer == (state in {StreamState.OPEN, StreamState.IN_RECOVERY})
         assert glance.closed == (state is StreamState.CLOSED)
 
 
 def stored(stream: StreamMetadata) -> dict[str, Any]:
-    return decode_object(encode_stream(stream), what="stream", format_max=FORMAT, format_min=FORMAT)
+    return decode_object(encode_stream(stream), what="stream", format_max=STREAM_FORMAT, format_min=STREAM_FORMAT)
 
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -94,7 +95,7 @@ def test_fields_that_cannot_be_what_octavo_wrote_are_refused(damage: Callable[[d
     fields = stored(ENDED)
     damage(fields)
     with pytest.raises(MetadataError, match="ledger 7: the stored metadata are damaged"):
-        glance_at_stream(ENDED.ledger_id, encode_object(fields, format_number=FORMAT))
+        glance_at_stream(ENDED.ledger_id, encode_object(fields, format_number=STREAM_FORMAT))
 
 
 def test_a_wrong_checksum_a_newer_format_and_a_ledger_are_refused() -> None:
@@ -102,7 +103,7 @@ def test_a_wrong_checksum_a_newer_format_and_a_ledger_are_refused() -> None:
     with pytest.raises(MetadataError, match="checksum"):
         glance_at_stream(ENDED.ledger_id, value.replace(b'"length":', b'"length":1'))
     with pytest.raises(MetadataError, match="upgrade"):
-        glance_at_stream(ENDED.ledger_id, encode_object(stored(ENDED), format_number=FORMAT + 1))
+        glance_at_stream(ENDED.ledger_id, encode_object(stored(ENDED), format_number=STREAM_FORMAT + 1))
     with pytest.raises(LedgerKindError, match="ledger 7 is no stream"):
         glance_at_stream(ENDED.ledger_id, encode_ledger(open_ledger(LedgerId(7))))
 

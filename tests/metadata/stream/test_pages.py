@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.metadata.encoding import decode_object, encode_object
 from octavo.metadata.ledger.changes import Refuse, ReplaceMember, Settled, Write
+from octavo.metadata.ledger.formats import STREAM_FORMAT
 from octavo.metadata.stream.changes import ChangeFragment, PageFirst, PageOut, ReplacePages, Truncate
-from octavo.metadata.stream.encoding import FORMAT as STREAM_FORMAT
 from octavo.metadata.stream.encoding import decode_stream, encode_stream, fragments_bytes
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata
 from octavo.metadata.stream.page_reference import PageReference, pages_bytes, parse_page_name

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.metadata.encoding import decode_object, encode_object
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
+from octavo.metadata.ledger.formats import STREAM_FORMAT
 from octavo.metadata.ledger.model import decode_ledger, encode_ledger
-from octavo.metadata.stream.encoding import FORMAT, decode_stream, encode_stream
+from octavo.metadata.stream.encoding import decode_stream, encode_stream
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError, MetadataError
@@ -255,7 +256,7 @@ def test_a_stream_is_no_ledger_with_one_writer_and_the_other_way_round() -> None
         decode_stream(SEVEN, encode_ledger(open_ledger(7)))
     with pytest.raises(MetadataError, match="those of ledger 7"):
         decode_stream(LedgerId(8), encode_stream(STREAM))
-    newer = encode_object(stored_fields(STREAM), format_number=FORMAT + 1)
+    newer = encode_object(stored_fields(STREAM), format_number=STREAM_FORMAT + 1)
     with pytest.raises(MetadataError, match="format 3"):
         decode_stream(SEVEN, newer)
     older = encode_object(stored_fields(STREAM), format_number=1)
@@ -264,7 +265,7 @@ def test_a_stream_is_no_ledger_with_one_writer_and_the_other_way_round() -> None
 
 
 def stored_fields(stream: StreamMetadata) -> dict[str, Any]:
-    return decode_object(encode_stream(stream), what="stream", format_max=FORMAT)
+    return decode_object(encode_stream(stream), what="stream", format_max=STREAM_FORMAT)
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -314,7 +315,7 @@ def test_a_stored_form_is_taken_as_a_whole_or_refused_as_a_whole(path: tuple[Any
     else:
         holder[path[-1]] = other
     try:
-        taken = decode_stream(SEVEN, encode_object(fields, format_number=FORMAT))
+        taken = decode_stream(SEVEN, encode_object(fields, format_number=STREAM_FORMAT))
     except MetadataError:
         return
     kept = stored_fields(taken)

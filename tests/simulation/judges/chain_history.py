@@ -4,7 +4,8 @@ and P8 as far as the list goes, from outside.
 
 from collections.abc import Iterator
 
-from octavo.client.log.documents.chain import LogDocument, LogState, Segment
+from octavo.client.log.documents.chain import LogDocument, Segment
+from octavo.client.log.documents.states import LogState
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import LedgerId
 from simulation.judges.history import LedgerHistory, Violation

@@ -5,9 +5,10 @@ it is about.
 import itertools
 from collections.abc import Callable
 
-from octavo.client.log.documents.chain import LogDocument, LogState, decode_page
+from octavo.client.log.documents.chain import LogDocument, decode_page
 from octavo.client.log.documents.cursors import decode_cursors
 from octavo.client.log.documents.names import list_document, name_of_document
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import AnyLogDocument, StreamLogDocument, decode_any_log
 from octavo.metadata.ledger.model import LOG_KEY, LedgerMetadata
 from octavo.metadata.memory import MemoryServer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from octavo.client.log.documents.chain import LogState
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import StreamLogDocument
 from octavo.client.log.documents.terms import stream_term
 from octavo.client.log.seam.entries import LogEntry

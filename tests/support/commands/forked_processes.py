@@ -1,7 +1,7 @@
 """Long-lived commands of ``octavo``, forked from a process that has imported everything.
 
 :class:`OctavoProcess` runs what ``python -P -m octavo.cli.main`` would run, without the half second of processor for
-imports. ``octavo up`` starts bookies, and :func:`fork_bookies` has them forked, too.
+imports. ``octavo up`` starts bookies, and :mod:`support.commands.forked_children` has them forked, too.
 
 Tests that are about starting a process start ``support.commands.processes.OCTAVO`` instead, and the pages of the
 documents call what is installed.

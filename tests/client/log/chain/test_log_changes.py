@@ -20,8 +20,9 @@ from octavo.client.log.chain.changes import (
     Truncate,
     Withdraw,
 )
-from octavo.client.log.documents.chain import Dropped, LogDocument, LogState, Retention, decode_log, page_reference
+from octavo.client.log.documents.chain import Dropped, LogDocument, Retention, decode_log, page_reference
 from octavo.client.log.documents.effects import WriteDocument
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.seam.end_moved import EndMovedError
 from octavo.metadata.ledger.changes import Refuse, Settled
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from octavo.client.client import Client
-from octavo.client.log.documents.chain import NO_RETENTION, LogDocument, LogState, Retention, decode_log
+from octavo.client.log.documents.chain import NO_RETENTION, LogDocument, Retention, decode_log
 from octavo.client.log.documents.effects import WriteDocument
 from octavo.client.log.documents.names import list_document
 from octavo.client.log.documents.reading import read_stream_log
+from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import (
     Abandoned,
     StreamLogDocument,

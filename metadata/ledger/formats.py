@@ -1,0 +1,12 @@
+"""The numbers of the stored forms under the id of a ledger: the format tells its kind. Pure.
+
+A number is raised only for changes that an older reader must not ignore.
+"""
+
+from typing import Final
+
+LEDGER_FORMAT: Final = 1
+"""Of ledgers with one writer."""
+
+STREAM_FORMAT: Final = 2
+"""Of streams."""
