@@ -329,6 +329,9 @@ class BookieConfig:
     """Memory for the auditor's index of ledgers: about 8 bytes per ledger and member."""
     repair_bytes_per_second: int = _setting(_integer(64 * 1024, 1024 * 1024 * _MEBIBYTE), 64 * _MEBIBYTE)
     """Most bytes that are copied into this bookie per second. The rate falls while ordinary adds are slow."""
+    repair_balance_seconds: float = _setting(_seconds(0, 31 * 86400), 0.0)
+    """How often the auditor looks by itself whether bookies are unevenly full, and has closed ledgers moved from full
+    ones to empty ones; 0: only when an operator asks for it."""
     disk_check_seconds: float = _setting(_seconds(0.01, 3600), 5.0)
     """Time between two checks of the disks' free space."""
     disk_warn_bytes: int = _setting(_integer(0, 1024 * 1024 * 1024 * _MEBIBYTE), 4096 * _MEBIBYTE)

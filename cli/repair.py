@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from octavo.cli import balance
 from octavo.cli.asking import agreed
 from octavo.cli.session import (
     EXIT_FAILURE,
@@ -61,6 +62,8 @@ TimeoutOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
+balance.register(app)
+
 
 @command(app)
 async def status(
@@ -75,12 +78,15 @@ async def status(
     cannot be repaired, with the reason and the bookies that it depends on.
     """
     from octavo.cli.output import print_json  # noqa: PLC0415
+    from octavo.repair.operate.balancing import balance_fields, read_balance  # noqa: PLC0415
     from octavo.repair.operate.operators import read_status, status_fields  # noqa: PLC0415
 
     async with await session.open_metadata() as store:
         current = await read_status(store)
-        facts = await _facts(session)
+        facts = await balance.bookie_facts(session)
+        fields_of_balance = balance_fields(await read_balance(store))
     fields = status_fields(current, facts, now_ms=_now_ms(), blocked_max=None if ledgers else BLOCKED_SHOWN_MAX)
+    fields["balance"] = fields_of_balance
     if session.as_json:
         print_json(fields)
         return
@@ -376,11 +382,6 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-async def _facts(session: Session) -> dict[str, dict[str, Any]]:
-    async with await session.connect() as client:
-        return {one.bookie_id: dict(one.facts) for one in await client.bookies(details=True) if one.facts is not None}
-
-
 async def _wait_whole(session: Session, store: "MetadataStore", patience_seconds: float | None) -> int:
     from octavo.cli.output import progress_bar  # noqa: PLC0415
     from octavo.repair.operate.operators import UNFINISHED_MAX, find_unfinished, read_status  # noqa: PLC0415
@@ -515,6 +516,8 @@ def _print_status(fields: dict[str, Any], blocked: int) -> None:
     print_line(f"ledgers   {', '.join(f'{number:,} {name}' for name, number in ledgers.items() if number) or 'none'}")
     if fields["seconds_left"] is not None:
         print_line(f"left      about {fields['seconds_left']:,.0f} s, {fields['bytes_per_second'] / 1e6:,.1f} MB/s")
+    for line in balance.status_lines(fields["balance"]):
+        print_line(line)
     rows = [
         [one["bookie_id"], one["state"], _since(one["since"]), one["ledgers"], one["ledgers_at_margin"], one["reason"]]
         for one in fields["bookies"]

@@ -256,6 +256,18 @@ REPAIR_SUSPENDED = _gauge(
     "1 on the auditor for each reason for which repair declares no bookie lost (brake) or plans nothing (paused)",
     "reason", reason="brake, paused",
 )  # fmt: skip
+REPAIR_MOVES = _counter(
+    "octavo_bookie_repair_moves_total", "Ledgers in which the bookie has taken a fuller one's slot"
+)
+REPAIR_MOVES_UNDER_WAY = _gauge(
+    "octavo_bookie_repair_moves_under_way",
+    "Ledgers that are being moved from full bookies to empty ones, as the auditor knows them; 0 on every other bookie",
+)
+REPAIR_UNEVEN_RATIO = _gauge(
+    "octavo_bookie_repair_uneven_ratio",
+    "How far the bookie furthest from its share of all copies was away from it when the auditor looked last, as a part "
+    "of that share; 0 before it has looked, and on every other bookie",
+)
 REPAIR_CLOCK_AHEAD_SECONDS = _gauge(
     "octavo_bookie_repair_clock_ahead_seconds",
     "By how much the auditor's clock was ahead of the metadata store's when it looked last, below 0 where it was "
@@ -324,7 +336,7 @@ BOOKIE_METRICS: Mapping[str, tuple[Metric, ...]] = {
         REPAIR_READS, REPAIR_READ_BYTES, REPAIR_ENTRIES_COPIED, REPAIR_COPIED_BYTES, REPAIR_LEDGERS_NAMED,
         REPAIR_CONFLICTS, REPAIR_ENTRIES_SHORT, COPIES_DROPPED, REPAIR_AUDITOR, REPAIR_LEDGERS, REPAIR_LEDGERS_OWING,
         REPAIR_BOOKIES, REPAIR_WAITING_SINCE_SECONDS, REPAIR_SUSPENDED,
-        REPAIR_CLOCK_AHEAD_SECONDS,
+        REPAIR_MOVES, REPAIR_MOVES_UNDER_WAY, REPAIR_UNEVEN_RATIO, REPAIR_CLOCK_AHEAD_SECONDS,
     ),
     "State": (
         STATE, READ_ONLY_REASON, REGISTERED, METADATA_UP, METADATA_SECONDS, START_TIME_SECONDS, BUILD_INFO,

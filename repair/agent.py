@@ -23,6 +23,7 @@ from octavo.protocol.entries import derive_secrets, verifier_matches
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
 from octavo.repair.audit.auditor import Audit, Auditor
+from octavo.repair.base.balance_survey import FACT as BALANCE_FACT
 from octavo.repair.base.keep_running import keep_running
 from octavo.repair.base.local_bookie import LocalBookie
 from octavo.repair.base.settings import RepairSettings
@@ -157,6 +158,8 @@ class Agent:
                     "repair_conflicts": self._naming.conflicts,
                     "repair_ledgers_named": self._jobs.ledgers_named,
                     "repair_entries_short": self._jobs.entries_short,
+                    "repair_moves": self._jobs.balancing.moved,
+                    BALANCE_FACT: True,
                 }
             )
             await asyncio.sleep(PUBLISH_SECONDS)

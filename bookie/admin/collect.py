@@ -165,8 +165,11 @@ def _repair(ready: ReadyBookie) -> Iterator[Sample]:
         (table.REPAIR_ENTRIES_SHORT, "repair_entries_short"),
         (table.REPAIR_AUDITOR, "repair_auditor"),
         (table.REPAIR_LEDGERS_OWING, "repair_ledgers_owing"),
+        (table.REPAIR_MOVES, "repair_moves"),
+        (table.REPAIR_MOVES_UNDER_WAY, "repair_moves_under_way"),
     ):
         yield Sample(metric, int(facts.get(fact, 0)))
+    yield Sample(table.REPAIR_UNEVEN_RATIO, facts.get("repair_uneven_ratio", 0))
     yield Sample(table.REPAIR_CLOCK_AHEAD_SECONDS, facts.get("repair_clock_ahead_ms", 0) / 1000)
     yield Sample(table.REPAIR_WAITING_SINCE_SECONDS, facts.get("repair_waiting_since_ms", 0) / 1000)
     for metric, prefix in (

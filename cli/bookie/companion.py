@@ -27,6 +27,7 @@ def repair_companion(config: BookieConfig) -> Companion | None:
         recover_abandoned=config.repair_recover_abandoned,
         census_bytes=config.repair_census_bytes,
         bytes_per_second=config.repair_bytes_per_second,
+        balance_seconds=config.repair_balance_seconds,
     )
     passwords = _read_passwords(config.repair_password_files)
     options = ClientOptions(tls=_tls_of(config), key_file=None if config.key_file is None else str(config.key_file))

@@ -32,6 +32,7 @@ from octavo.protocol.ids import BookieId
 from octavo.repair.audit.bookie_watch import BookieWatch
 from octavo.repair.audit.dispatcher import Dispatcher
 from octavo.repair.audit.rounds import Rounds
+from octavo.repair.base.balance_document import DOCUMENT as BALANCE
 from octavo.repair.base.documents import AUDITOR_LOCK, CHECKS
 from octavo.repair.base.local_bookie import LocalBookie
 from octavo.repair.base.planning import BlockedClass
@@ -57,9 +58,12 @@ def figures(
     owing: int = 0,
     waiting_since_ms: int | None = None,
     clock_ahead_ms: int = 0,
-) -> dict[str, int]:
+    moves_under_way: int = 0,
+    deviation: float = 0.0,
+) -> dict[str, int | float]:
     """The facts from which the metrics of the cluster are made: all 0 for a bookie that is not the auditor. ``owing``:
-    ledgers and streams with debts. ``clock_ahead_ms``: by how much the auditor's clock is ahead of the store's."""
+    ledgers and streams with debts. ``clock_ahead_ms``: by how much the auditor's clock is ahead of the store's.
+    ``deviation``: of the bookie furthest from its share (rule A15)."""
     conditions = {one.value: len(states.in_condition(one)) for one in Condition}
     ledgers = {name: counts.get(name, 0) for name in ("queued", "copying", *(kind.value for kind in BlockedClass))}
     suspended = {"brake": states.brake and not states.brake_overridden, "paused": states.paused}
@@ -68,6 +72,8 @@ def figures(
         **{f"repair_ledgers_{name}": number for name, number in ledgers.items()},
         **{f"repair_suspended_{name}": int(is_so) for name, is_so in suspended.items()},
         "repair_ledgers_owing": owing,
+        "repair_moves_under_way": moves_under_way,
+        "repair_uneven_ratio": round(deviation, 4),
         "repair_waiting_since_ms": waiting_since_ms or 0,
         "repair_clock_ahead_ms": clock_ahead_ms,
     }
@@ -146,6 +152,7 @@ class Audit:
             for watch in (
                 self._store.watch_bookies, lambda: self._store.watch_document(CHECKS),
                 lambda: self._store.watch_document(self.watch.document),
+                lambda: self._store.watch_document(BALANCE),
             )
         ]  # fmt: skip
         try:
@@ -165,6 +172,7 @@ class Audit:
             for task in watchers:
                 task.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
+            await self.dispatcher.balancer.close()
 
     async def _turn(self) -> None:
         loop = asyncio.get_running_loop()
@@ -191,6 +199,8 @@ class Audit:
                 owing=owing,
                 waiting_since_ms=since_ms,
                 clock_ahead_ms=self.watch.clock_ahead_ms,
+                moves_under_way=self.dispatcher.balancer.moves_under_way,
+                deviation=self.dispatcher.balancer.deviation,
             )
         )
 

@@ -6,6 +6,7 @@ bookies before holes, holes before bookies that are drained.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -19,12 +20,14 @@ from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.audit.abandoned import AbandonedLedgers
 from octavo.repair.audit.backoff import BlockedLedgers
+from octavo.repair.audit.balancer import Balancer
 from octavo.repair.audit.bookie_watch import BookieWatch
 from octavo.repair.audit.checks import OperatorChecks
 from octavo.repair.audit.ledger_queue import LedgerQueue
 from octavo.repair.audit.plans_under_way import Ended, Outstanding, TargetPlan
 from octavo.repair.audit.rounds import Rounds, in_turns
 from octavo.repair.audit.summaries import Progress, SummaryWriter
+from octavo.repair.base.ask_bookie import facts_of
 from octavo.repair.base.documents import (
     WORK_PREFIX,
     decode_plan,
@@ -94,6 +97,7 @@ class Dispatcher:
         """Boot ids of the processes that have had plans."""
         self._checks = OperatorChecks(bookie.store, rounds.parts)
         self._abandoned = AbandonedLedgers(settings, watch, recover)
+        self.balancer = Balancer(bookie, partial(facts_of, pool), settings, watch)
         self._progress = Progress()
         self._summary = SummaryWriter(bookie.store)
 
@@ -102,15 +106,17 @@ class Dispatcher:
     @property
     def busy(self) -> bool:
         """Whether targets are at work, or something waits for a target with room."""
-        return bool(self._outstanding.ledgers or self._queued or self._own or self._checks.pending)
+        work = self._outstanding.ledgers or self._queued or self._own or self._checks.pending
+        return bool(work) or self.balancer.is_busy
 
     @property
     def _queued(self) -> int:
         return len(self._urgent) + len(self._later)
 
     def next_at(self) -> float | None:
-        """When something blocked is due, as the loop's time."""
-        return self._blocked.next_at()
+        """When something blocked is due, or a look at how full bookies are, as the loop's time."""
+        moments = [at for at in (self._blocked.next_at(), self.balancer.next_at()) if at is not None]
+        return min(moments, default=None)
 
     def outstanding_ledgers(self) -> Collection[LedgerId]:
         """Ledgers that targets may be changing."""
@@ -178,6 +184,8 @@ class Dispatcher:
         await self._checks.store_results()
 
     def _job_ended(self, target: BookieId, job: Job, failure: Blocked | None, now: float) -> None:
+        if job.why is Why.BALANCE:
+            return  # the ledger is as whole as it was
         if failure is not None:
             self._blocked.add(failure, now)
         else:
@@ -191,6 +199,9 @@ class Dispatcher:
         ledgers = await self._rounds.read(dict.fromkeys(job.ledger_id for job in ended.jobs))
         for job in ended.jobs:
             metadata = ledgers.get(job.ledger_id)
+            if job.why is Why.BALANCE:
+                members = None if metadata is None else await self._rounds.parts.members(metadata)
+                await self.balancer.ended(target, job, members, ended.failures.get(job.ledger_id))
             if metadata is None or job.ledger_id in ended.failures:
                 continue
             if self._leaving.isdisjoint(await self._rounds.parts.members(metadata)):
@@ -231,10 +242,24 @@ class Dispatcher:
             await self._fill(self._urgent, jobs, now)
             self._place_own_jobs(jobs)
             await self._fill(self._later, jobs, now)
+        await self._plan_moves(jobs, now)
         await self._write_plans(jobs, states, now)
         for ledger_id in self._abandoned.take_closed():
             self._rounds.ask_about([ledger_id])
             self._enqueue(ledger_id, urgent=True)
+
+    async def _plan_moves(self, jobs: dict[BookieId, list[Job]], now: float) -> None:
+        """Moves for the sake of balance, once nothing is to be repaired (rule A14)."""
+        repairing = bool(jobs or self._queued or self._own or self._outstanding.repairs)
+        leave = {*self._rounds.census.owing, *(one.ledger_id for one in self._blocked)}
+        moves = await self.balancer.next_moves(
+            repairing=repairing or not self._rounds.census.complete,
+            jobs=self._outstanding.moves(),
+            leave=leave,
+            now=now,
+        )
+        for move in moves:
+            jobs.setdefault(move.target, []).append(move.job)
 
     async def _make_queue(self) -> None:
         states = self._watch.states
@@ -322,10 +347,7 @@ class Dispatcher:
             known = self._outstanding.plans.get(target)
             # Rule A3: the copies of a bookie that is back are not made again.
             unfinished = () if known is None else known.unfinished
-            dropped = [
-                job for job in unfinished
-                if states.paused or (job.old is not None and job.old not in states.leaving)
-            ]  # fmt: skip
+            dropped = [job for job in unfinished if not self._is_wanted(job, target, states)]
             new = list(dict.fromkeys(jobs.get(target, ())))
             if new or dropped:
                 plan = self._outstanding.next_plan(
@@ -335,6 +357,13 @@ class Dispatcher:
                 self._plan_again(target, dropped)
         for target in self._outstanding.finished():
             await self._withdraw(target)
+
+    def _is_wanted(self, job: Job, target: BookieId, states: RepairStates) -> bool:
+        if states.paused:
+            return False
+        if job.why is Why.BALANCE:
+            return self.balancer.wants(job, target)
+        return job.old is None or job.old in states.leaving
 
     async def _write_plan(self, target: BookieId, plan: TargetPlan) -> None:
         self._written[target] = await self._store.put_document(
@@ -356,7 +385,9 @@ class Dispatcher:
     def _plan_again(self, target: BookieId, jobs: Iterable[Job]) -> None:
         """These jobs were taken from a target before they were done."""
         for job in jobs:
-            if job.old is not None and job.old in self._leaving:
+            if job.why is Why.BALANCE:
+                self.balancer.given_up(job)
+            elif job.old is not None and job.old in self._leaving:
                 self._enqueue(job.ledger_id, urgent=True)
             elif job.why is Why.CHECK:
                 self._checks.ended(job.ledger_id, target, short=True)
@@ -374,7 +405,7 @@ class Dispatcher:
         """Ledgers that are not whole, by state: queued, being copied, or blocked for the reason of a class."""
         return {
             "queued": self._queued + len(self._own),
-            "copying": self._outstanding.ledgers,
+            "copying": self._outstanding.repairs,
             **{kind.value: self._blocked.count(kind) for kind in BlockedClass},
         }
 
@@ -388,7 +419,7 @@ class Dispatcher:
         unavailable = frozenset(self._watch.states.bookies) - frozenset(self._watch.registrations) | self._leaving
         await self._summary.write(
             self._rounds.census, self._blocked, self._progress,
-            queued=self._queued + len(self._own), copying=self._outstanding.ledgers,
+            queued=self._queued + len(self._own), copying=self._outstanding.repairs,
             unavailable=unavailable, now=asyncio.get_running_loop().time(), now_ms=now_ms,
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.base.documents import Report, WorkPlan
-from octavo.repair.base.planning import JOBS_MAX, Blocked, Job
+from octavo.repair.base.planning import JOBS_MAX, Blocked, Job, Why
 
 REFILL_SHARE = 4
 """A target gets its next jobs when no more than a fourth of its plan is left: it never runs dry, and few plans are
@@ -68,6 +68,7 @@ class Outstanding:
     def __init__(self) -> None:
         self.plans: dict[BookieId, TargetPlan] = {}
         self._ledgers: dict[LedgerId, int] = {}
+        self._moves: set[LedgerId] = set()
         self._taken: dict[BookieId, _Taken] = {}
 
     def __contains__(self, ledger_id: LedgerId) -> bool:
@@ -77,6 +78,20 @@ class Outstanding:
     def ledgers(self) -> int:
         """Ledgers in unfinished jobs."""
         return len(self._ledgers)
+
+    @property
+    def repairs(self) -> int:
+        """Those of them in which copies are to be made again: all but moves for the sake of balance."""
+        return len(self._ledgers) - len(self._moves)
+
+    def moves(self) -> dict[BookieId, int]:
+        """Unfinished moves for the sake of balance, by target."""
+        if not self._moves:
+            return {}
+        counts = {
+            target: sum(job.why is Why.BALANCE for job in known.unfinished) for target, known in self.plans.items()
+        }
+        return {target: count for target, count in counts.items() if count}
 
     def changeable(self) -> set[LedgerId]:
         """Ledgers that a target may be changing: those in plans, and those taken from targets."""
@@ -187,10 +202,14 @@ class Outstanding:
                 self._ledgers[job.ledger_id] = count
             else:
                 self._ledgers.pop(job.ledger_id, None)
+            if job.why is Why.BALANCE:
+                (self._moves.add if step > 0 else self._moves.discard)(job.ledger_id)
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the state is one that can be."""
         counted: dict[LedgerId, int] = {}
+        moves = {job.ledger_id for known in self.plans.values() for job in known.unfinished if job.why is Why.BALANCE}
+        assert moves == self._moves
         for known in self.plans.values():
             assert len(known.plan.jobs) <= JOBS_MAX
             for job in known.unfinished:

@@ -56,6 +56,9 @@ class Why(enum.Enum):
     """A member lacks ids that it should hold."""
     CHECK = "check"
     """An operator asked that every member read its copies back."""
+    BALANCE = "balance"
+    """A full bookie gives up a ledger to an emptier one (rule A14). A version that does not know it cannot read the
+    plan, so only bookies that say that they know it are planned for."""
 
 
 class BlockedClass(enum.Enum):

@@ -18,22 +18,22 @@ READS_AT_ONCE: Final = 32
 _PAGE: Final = 32 * READS_AT_ONCE
 
 
-async def each_ledger(store: MetadataStore) -> AsyncGenerator[EitherMetadata]:
+async def each_ledger(store: MetadataStore, *, strict: bool = True) -> AsyncGenerator[EitherMetadata]:
     """The metadata of all ledgers and streams, by id. Raises :class:`MetadataError` for one that cannot be understood,
-    and :class:`MetadataUnavailableError`."""
+    if ``strict``; otherwise it is left out. Raises :class:`MetadataUnavailableError`."""
     page: list[LedgerId] = []
     async for ledger_id in store.list_ledgers():
         page.append(ledger_id)
         if len(page) >= _PAGE:
-            for metadata in await _read_page(store, page):
+            for metadata in await _read_page(store, page, strict=strict):
                 yield metadata
             page = []
-    for metadata in await _read_page(store, page):
+    for metadata in await _read_page(store, page, strict=strict):
         yield metadata
 
 
-async def _read_page(store: MetadataStore, page: list[LedgerId]) -> list[EitherMetadata]:
-    found = await read_ledgers(store, page, strict=True)
+async def _read_page(store: MetadataStore, page: list[LedgerId], *, strict: bool) -> list[EitherMetadata]:
+    found = await read_ledgers(store, page, strict=strict)
     return [metadata for _, metadata in sorted(found.items()) if metadata is not None]
 
 

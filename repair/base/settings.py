@@ -26,6 +26,12 @@ class RepairSettings:
     """Most bytes that are copied into this bookie per second. The rate falls while repair makes ordinary adds slow."""
     bytes_per_second_min: int = 4 * _MEBIBYTE
     """Least rate to which slow adds press copying."""
+    balance_seconds: float = 0.0
+    """How often the auditor looks by itself whether bookies are unevenly full, and has copies moved then (rule A15); 0:
+    only when an operator asks."""
+    balance_fill_min: float = 0.01
+    """How full the fullest bookie must be before the auditor begins a balance by itself: as good as empty bookies need
+    none."""
     ledgers_at_once: int = 16
     """Ledgers that a target works on at the same time."""
     silent_seconds: float = 60.0

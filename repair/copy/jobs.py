@@ -28,9 +28,10 @@ from octavo.metadata.updates.paging import StreamPages, parts_of
 from octavo.protocol.errors import DuplicateEntryError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.repair.base.local_bookie import LocalBookie
-from octavo.repair.base.planning import Blocked, BlockedClass, Job
+from octavo.repair.base.planning import Blocked, BlockedClass, Job, Why
 from octavo.repair.base.settled import ranges_of_member, replaceable
 from octavo.repair.base.stream_parts import StreamParts
+from octavo.repair.copy.balancing import Balancing
 from octavo.repair.copy.batched_naming import Naming
 from octavo.repair.copy.copying import Told, Unsound, preference
 from octavo.repair.copy.debts import DebtPayer
@@ -87,6 +88,7 @@ class Jobs:
         self._naming = naming
         self._states = states
         self._token = token
+        self.balancing = Balancing(bookie)
         self._payer = DebtPayer(bookie, pool, timeout_seconds=puller.timeout_seconds, token=token)
         self.entries_short = 0
         """Ids met that had no sound copy."""
@@ -109,7 +111,7 @@ class Jobs:
                     outcome = await self._complete(current)
                 else:
                     piece = await _next_piece(current.value, first, job.old, parts)
-                    outcome = await self._take_place(current, piece, job.old)
+                    outcome = await self._take_place(current, piece, job, job.old)
                 if outcome is None or await self._is_outdated(current.value, outcome):
                     attempt += 1
                     continue
@@ -186,13 +188,15 @@ class Jobs:
 
     # --- another bookie's place -------------------------------------------------------------------------------------
 
-    async def _take_place(self, current: Versioned[EitherMetadata], piece: "_Piece", old: BookieId) -> Outcome | None:
+    async def _take_place(
+        self, current: Versioned[EitherMetadata], piece: "_Piece", job: Job, old: BookieId
+    ) -> Outcome | None:
         """None: the metadata have changed, decide again (rule C5)."""
         async with self._copies.lock(current.value.ledger_id):
-            return await self._take_place_locked(current, piece, old)
+            return await self._take_place_locked(current, piece, job, old)
 
     async def _take_place_locked(
-        self, current: Versioned[EitherMetadata], piece: "_Piece", old: BookieId
+        self, current: Versioned[EitherMetadata], piece: "_Piece", job: Job, old: BookieId
     ) -> Outcome | None:
         """The lock is held from the first look at what is held, so that nothing of it is dropped before the name is
         settled (rule C1). If a drop came in between, the next copy would bring the ledger back, and with it the places
@@ -201,14 +205,17 @@ class Jobs:
         ranges = replaceable(part, old, self._me)
         whole: list[SettledRange] = []
         blocked: Blocked | None = None
+        moves = job.why is Why.BALANCE
+        if moves and not await self.balancing.may_take(old, metadata, part, ranges):
+            return Outcome(None, metadata)
         for settled in ranges:
-            problem = await self._copy(part, settled, settled.bookies.index(old))
+            problem = await self._copy(part, settled, settled.bookies.index(old), paced=moves)
             if problem is None:
                 whole.append(settled)
             blocked = blocked or problem
-        if not whole:
-            return Outcome(blocked, metadata)
-        if not await self._leaves(old):
+        if not whole or (moves and blocked is not None):
+            return Outcome(blocked, metadata)  # what is not whole is repaired, and not moved
+        if not await (self.balancing.may_take(old, metadata, part, ranges) if moves else self._leaves(old)):
             return Outcome(None, metadata)  # rule C5: it is back, and keeps its place
         wanted = await self._renamed(current.value, piece, old, whole)
         if wanted is None or not await self._write(wanted, current.version):
@@ -217,6 +224,7 @@ class Jobs:
             # The root has a later revision, and does not name it any more (rule U2).
             await self._store.delete_document(page_document(wanted.ledger_id, piece.page))
         self.ledgers_named += 1
+        self.balancing.moved += moves
         log.info("copies made again", ledger=int(wanted.ledger_id), in_place_of=old, ranges=len(whole))
         return Outcome(blocked, wanted)
 
@@ -292,9 +300,12 @@ class Jobs:
 
     # --- copies -----------------------------------------------------------------------------------------------------
 
-    async def _copy(self, metadata: EitherMetadata, settled: SettledRange, position: int) -> Blocked | None:
-        """Make one range whole for a position, up to its end; returns why that cannot be done (rules C3, C4 and C6)."""
-        blocked = await self._pull(metadata, settled, position)
+    async def _copy(
+        self, metadata: EitherMetadata, settled: SettledRange, position: int, *, paced: bool = False
+    ) -> Blocked | None:
+        """Make one range whole for a position, up to its end; returns why that cannot be done (rules C3, C4 and C6).
+        ``paced``: no copies are missing, so none is urgent."""
+        blocked = await self._pull(metadata, settled, position, paced=paced)
         if blocked is None and not await self._puller.ends_right(metadata, settled, position):
             return self._blocked(
                 metadata.ledger_id, settled, BlockedClass.DIVERGENT, settled.bookies,
@@ -302,7 +313,9 @@ class Jobs:
             )  # fmt: skip
         return blocked
 
-    async def _pull(self, metadata: EitherMetadata, settled: SettledRange, position: int) -> Blocked | None:
+    async def _pull(
+        self, metadata: EitherMetadata, settled: SettledRange, position: int, *, paced: bool = False
+    ) -> Blocked | None:
         states = self._states()
         registered = self._registered(settled.bookies)
         reliable = [name for name in settled.bookies if name not in states.bookies and name != self._me]
@@ -316,6 +329,8 @@ class Jobs:
 
         def is_urgent() -> bool:
             """Whether one live copy is left, at most (rule A9): changes while a large ledger is copied."""
+            if paced:
+                return False
             live = self._registered(settled.bookies) - self._states().leaving - {self._me}
             return len(live) <= 1
 

@@ -70,17 +70,18 @@ async def read_states(store: MetadataStore) -> RepairStates:
 async def change_states(store: MetadataStore, change: Callable[[RepairStates], RepairStates]) -> RepairStates:
     """Change the conditions by compare-and-set; returns them as they are stored then. ``change`` may be called several
     times and may raise."""
-    return await _change_document(store, DOCUMENT, decode_states, encode_states, change)
+    return await change_document(store, DOCUMENT, decode_states, encode_states, change)
 
 
-async def _change_document[T](
+async def change_document[T](
     store: MetadataStore,
     name: str,
     decode: Callable[[bytes | None], T],
     encode: Callable[[T], bytes | None],
     change: Callable[[T], T],
 ) -> T:
-    """``encode`` returns None for a value that is stored as no document at all."""
+    """Change a document by compare-and-set; returns its value then. ``encode`` returns None for a value that is stored
+    as no document at all. ``change`` may be called several times and may raise."""
     for _ in range(ATTEMPTS_MAX):
         found = await store.read_document(name)
         before = decode(None if found is None else found.value)
@@ -391,6 +392,6 @@ async def forget_checks(store: MetadataStore, ledger_ids: Collection[LedgerId]) 
 
 
 async def _change_checks(store: MetadataStore, change: Callable[[tuple[Check, ...]], tuple[Check, ...]]) -> None:
-    await _change_document(
+    await change_document(
         store, CHECKS, decode_checks, lambda checks: encode_checks(checks) if checks else None, change
     )

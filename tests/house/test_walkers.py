@@ -37,6 +37,8 @@ COVERS = {
     "test_verify_and_inventory_look_at_logs_and_name_what_has_no_end",
     "repair/operate/operators.py": "tests/repair/test_streams.py: test_a_bookie_that_a_stream_names_is_not_forgotten",
     "repair/base/read_metadata.py": "tests/repair/test_streams.py: test_a_bookie_that_a_stream_names_is_not_forgotten",
+    "repair/base/balance_survey.py": "tests/repair/test_balance.py: "
+    "test_open_ledgers_and_streams_stay_and_are_named_in_the_reason",
     "repair/doubt/refill.py": "tests/repair/test_streams.py: "
     "test_a_bookie_with_new_disks_gets_its_copies_of_streams_and_is_sure_of_settled_terms",
     "repair/audit/rounds.py": "tests/repair/test_streams.py: "

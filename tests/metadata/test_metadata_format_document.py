@@ -47,7 +47,7 @@ from octavo.pipeline.base.manifest import RECENT_MAX, SEGMENT_LEDGERS_MAX
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId
-from octavo.repair.base import documents, waits
+from octavo.repair.base import balance_document, documents, waits
 from octavo.repair.base.planning import JOBS_MAX, BlockedClass, Why
 from octavo.security.roles import Role
 from support.metadata_examples import EXAMPLES, LEDGER, LOG_ID, PAGE, PAGE_TOKEN, REGISTRATION, Example, token_of
@@ -472,6 +472,7 @@ NAMES = {
     "repair/accepted/ID-TERM": documents.accepted_name(LEDGER.ledger_id, 3).replace("9-3", "ID-TERM"),
     "repair/summary": documents.SUMMARY,
     "repair/checks": documents.CHECKS,
+    "repair/balance": balance_document.DOCUMENT,
     "repair/auditor": documents.AUDITOR_LOCK,
     "repair/clock": waits.DOCUMENT,
     "cluster/version": RELEASE,

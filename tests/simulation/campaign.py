@@ -15,8 +15,19 @@ from simulation.faults.crowd import Crowd
 from simulation.faults.endurance import HARDSHIPS, endure
 from simulation.faults.names import calm, leave_only, settings_for
 from simulation.faults.theseus import Theseus, draw_theseus_plan
-from simulation.plan import Plan, besiege, defer, draw_plan, guard, keep_books, lose_data, restore_metadata, run_agents
+from simulation.plan import (
+    Plan,
+    besiege,
+    defer,
+    draw_plan,
+    guard,
+    keep_books,
+    lose_data,
+    restore_metadata,
+    run_agents,
+)
 from simulation.universe import Outcome, collect_garbage, run_universe
+from simulation.workload.balance_plan import balance
 from simulation.workload.log_books import keep_books_of_logs
 
 COVERAGE = {
@@ -82,6 +93,11 @@ class Order:
             lose_data(plan)
         if settings.get("agents"):
             run_agents(plan, random.Random(f"{self.seed} agents"))
+        if settings.get("balances"):
+            if not plan.agents:
+                run_agents(plan, random.Random(f"{self.seed} agents"))
+            plan.logs = settings.get("logs", 0)
+            balance(plan, random.Random(f"{self.seed} balance"))
         if settings.get("deferred"):
             defer(plan, random.Random(f"{self.seed} deferred"))
         if settings.get("full_copies"):

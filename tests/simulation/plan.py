@@ -15,6 +15,7 @@ from simulation.engine.knobs import FRAME, FRAME_BYTES, KNOBS, STORAGE, STREAM_K
 from simulation.engine.network import NetworkSettings
 from simulation.faults.hardships import Hardships
 from simulation.faults.siege_moves import DRAWN, NEEDS_EVERY_MEMBER, STORIES
+from simulation.workload.balance_plan import balance_some
 
 DISTURBANCES = (
     "siege",
@@ -152,6 +153,8 @@ class Plan:
     repair: RepairSettings = QUICK_REPAIR
     drains: bool = False
     """Whether an operator drains and holds bookies."""
+    balances: bool = False
+    """Whether copies are moved from full bookies to empty ones, by an operator and in the end."""
     copies_min: int = 1
     """How many bookies store each entry at least, whatever leaders change the quorums of their log to."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -385,6 +388,7 @@ def draw_plan(seed: int, size: str | None = None) -> Plan:
     rng = random.Random(f"{seed} agents")
     if rng.random() < AGENTS_SHARES[size] and not (plan.aimed or plan.restores_metadata or loses):
         run_agents(plan, rng)
+        balance_some(plan, seed)
     return plan
 
 

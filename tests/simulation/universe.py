@@ -32,6 +32,7 @@ from simulation.judges.judge_of_many import JudgeOfMany
 from simulation.judges.wholeness import wait_until_whole
 from simulation.plan import Plan, draw_plan
 from simulation.workload.audience import Audience, Interrupting, Staging, Watching
+from simulation.workload.balance_operator import BalanceOperating, balance_all
 from simulation.workload.log_keepsakes import Standby
 from simulation.workload.log_workload import PASSWORD, Following, Leading, Tidying
 from simulation.workload.throng import Fencing, Throng
@@ -225,6 +226,8 @@ class Universe:
         await self._judge()
         if world.plan.agents and not any(map(self._given_up, world.machines)):
             await wait_until_whole(world, "after the judge", LIVENESS_SECONDS_MAX)
+            if world.plan.balances:
+                await balance_all(world, LIVENESS_SECONDS_MAX)
             if world.trace.counters["repair: bookie took a place"]:
                 await self._judge()
         await self._check_standbys()
@@ -329,6 +332,8 @@ class Universe:
                     raise Violation("I8", f"{host.name} does not lead with the handle that it has kept")
 
     def _run_all(self, works: list[list[Work]]) -> list[asyncio.Future[None]]:
+        if self.world.plan.balances:
+            works.append([BalanceOperating(self.world, self.world.rng_for("balance operator"), self.ended).run])
         if self._has_operator:
             works.append([Operating(self.world, self.world.rng_for("repair operator"), self.ended).run])
         return [

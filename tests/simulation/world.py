@@ -37,11 +37,13 @@ from simulation.faults.absences import Absences
 from simulation.faults.clocks import Clocks
 from simulation.faults.host_faults import host_of
 from simulation.faults.repair import repair
+from simulation.judges.balance_judge import BalanceJudge
 from simulation.judges.history import History, Violation
 from simulation.judges.host_judge import HostJudge
 from simulation.judges.log_histories import LogHistories
 from simulation.judges.naming_judge import NamingJudge
 from simulation.plan import Plan
+from simulation.workload.balance_plan import HOSTS_SHARE
 
 PORT = 3181
 
@@ -413,10 +415,11 @@ class World:
             self.loop.on_due = self._may_stall
         self.logs = LogJudge(self)
         self.naming = NamingJudge(self)
+        self.balance_judge = BalanceJudge(self)
         self._latest: dict[LedgerId, LedgerMetadata | None] = {}
         """The latest metadata of every ledger; None: deleted."""
         self.host_judge = HostJudge(self)
-        shared = plan.hardships.hosts
+        shared = plan.hardships.hosts or (plan.balances and self.rng_for("balance hosts").random() < HOSTS_SHARE)
         self.machines = [
             Machine(self, f"bookie-{number}", host_of(number) if shared else None) for number in range(plan.bookies)
         ]
@@ -438,6 +441,10 @@ class World:
         host = ClientHost(self, name)
         self.hosts.append(host)
         return host
+
+    def latest_ledgers(self) -> list[LedgerMetadata]:
+        """The latest metadata of all ledgers that have not been deleted."""
+        return [metadata for metadata in self._latest.values() if metadata is not None]
 
     def wall_clock(self) -> datetime:
         """The time of day by the clock of the process that asks."""
@@ -480,6 +487,7 @@ class World:
                 self.log_histories.ledger_made(metadata, self.metadata.asking)
             if before is not None and metadata is not None:
                 self.naming.check(before, metadata)
+                self.balance_judge.check(before, metadata)
             if metadata is None:
                 self.log_histories.ledger_deleted(ledger_id)
         except Violation as violation:
@@ -506,6 +514,7 @@ class World:
     def _document_changed(self, key: str, value: bytes | None) -> None:
         try:
             self.clocks.document_changed(key, value)
+            self.balance_judge.document_changed(key, value)
             described = self.log_histories.document_changed(key, value)
         except Violation as violation:
             self.violate(violation)

@@ -89,6 +89,14 @@ from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
+from octavo.repair.base.balance_document import (
+    AskedBy,
+    BalanceState,
+    BookieFill,
+    Phase,
+    decode_balance,
+    encode_balance,
+)
 from octavo.repair.base.documents import (
     AcceptedLoss,
     BookieFigures,
@@ -296,6 +304,11 @@ SUMMARY: Final = Summary(
     bookies={B1: BookieFigures(600, 2)}, entries_copied=100, bytes_copied=5000, bytes_per_second=2500.0,
     ledgers_per_second=0.5, queued_since_ms=CREATED_MS, blocked=(_BLOCKED,),
 )  # fmt: skip
+BALANCE: Final = BalanceState(
+    CREATED_MS, AskedBy.OPERATOR, Phase.MOVING, "", 12, 48_000_000, 1, 4, 16_000_000,
+    {BookieId("b1"): BookieFill(300_000_000, 1_000_000_000), BookieId("b4"): BookieFill(64_000_000, 2_000_000_000)},
+)  # fmt: skip
+
 CHECKS: Final = (Check(LedgerId(9), CREATED_MS), Check(LedgerId(12), CREATED_MS, short=False))
 LOSS: Final = AcceptedLoss(LedgerId(9), (B2, B3), CREATED_MS, 149, "disks are gone")
 WAITS: Final = Waits(TIME, MappingProxyType({B2: Wait(CREATED_MS, CREATED_MS + 600_000, 3_000_000)}))
@@ -425,6 +438,7 @@ EXAMPLES: Final[dict[str, Example]] = {
     "plan": Example(PLAN, encode_plan, lambda value: decode_plan(value, "example")),
     "report": Example(REPORT, encode_report, lambda value: decode_report(value, "example")),
     "summary": Example(SUMMARY, encode_summary, decode_summary),
+    "balance": Example(BALANCE, encode_balance, decode_balance),
     "checks": Example(CHECKS, encode_checks, decode_checks),
     "blocked": Example((_BLOCKED,), encode_blocked, lambda value: decode_blocked(value, "example")),
     "accepted-loss": Example(LOSS, AcceptedLoss.encode, lambda value: AcceptedLoss.decode(value, "example")),

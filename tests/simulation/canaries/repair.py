@@ -10,11 +10,14 @@ from octavo.bookie.copies.local_storage import LedgerCopies
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.writes import EntryWriter
+from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.metadata.ledger.changes import ReplaceMember, Write
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.ledger.stored import SettledRange
 from octavo.protocol.entries import CHECKSUM, HEADER
-from octavo.repair.base import documents
+from octavo.repair.base import balance, documents
+from octavo.repair.base.planning import Why
+from octavo.repair.copy import balancing
 from octavo.repair.copy.copying import CopyWindow, Told
 from octavo.repair.copy.jobs import Jobs
 from octavo.repair.copy.puller import Puller
@@ -44,8 +47,8 @@ def copies_for_the_wrong_position() -> list[Patch]:
         return (position + 1) % metadata.quorums.ensemble_size
 
     @patch(Jobs, "_copy")
-    async def copy(original: Any, self: Any, metadata: Any, settled: Any, position: int) -> Any:
-        return await original(self, metadata, settled, other(metadata, position))
+    async def copy(original: Any, self: Any, metadata: Any, settled: Any, position: int, **keywords: Any) -> Any:
+        return await original(self, metadata, settled, other(metadata, position), **keywords)
 
     return [copy, _not_looked_at_again()]
 
@@ -130,6 +133,29 @@ def repairs_open_fragments() -> list[Patch]:
         return Write(replace(current, fragments=(*current.fragments[:-1], replace(last, bookies=bookies))))
 
     return [with_last, decide]
+
+
+def moved_copies_go_early() -> list[Patch]:
+    """The source gives up what it holds as soon as it reads that a ledger is to be moved off it."""
+
+    @patch(ReplacedCopies, "round")
+    async def round_(original: Any, self: Any) -> Any:
+        async for name in self._store.list_documents(documents.WORK_PREFIX):
+            found = await self._store.read_document(name)
+            jobs = () if found is None else documents.decode_plan(found.value, name).jobs
+            for job in jobs:
+                if job.why is Why.BALANCE and job.old == self._bookie_id and self._storage.holds_entries(job.ledger_id):
+                    await self._storage.writer.drop(job.ledger_id)
+        return await original(self)
+
+    return [round_]
+
+
+def moves_bring_copies_together() -> list[Patch]:
+    def anywhere(slots: Any, _old: Any, new: Any, _locations: Any) -> bool:
+        return new not in slots.bookies
+
+    return [Patch(balance, "keeps_apart", anywhere), Patch(balancing, "keeps_apart", anywhere)]
 
 
 def doubt_ends_for_open_fragments() -> list[Patch]:

@@ -142,6 +142,11 @@ REPAIR = {
 }
 """Canary in repair -> a siege, and the first seed to try, of small universes with agents."""
 
+BALANCES = {
+    "balance-drops-early": 2,
+    "balance-brings-together": 10,
+}
+"""Canary in balance -> the first seed to try, of quick universes in which copies are moved."""
 
 PACKS = {
     "pack-refused-is-done": 17,
@@ -294,6 +299,11 @@ def test_known_defect_in_repair_is_found_without_the_loss_of_a_machine(canary: s
     check_found(canary, first, "--size", "small", "--set", "logs=0", "--set", "agents=1", *options)
 
 
+@pytest.mark.parametrize("canary", BALANCES)
+def test_known_defect_in_balance_is_found(canary: str) -> None:
+    check_found(canary, BALANCES[canary], "--size", "quick", "--set", "balances=1")
+
+
 @pytest.mark.parametrize("canary", CANARIES)
 def test_every_known_defect_can_be_applied(canary: str) -> None:
     with CANARIES[canary].applied():
@@ -323,7 +333,7 @@ def test_a_replacement_that_takes_other_arguments_than_the_code_is_refused() -> 
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
     text = " ".join((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8").split())
     streams = {**STREAMS, **BESIEGED_STREAMS}
-    special = {**GUARDED, **DEFERRED, **FULL_COPIES, **HARDSHIPS, **PACKS, **PUSHES}
+    special = {**BALANCES, **GUARDED, **DEFERRED, **FULL_COPIES, **HARDSHIPS, **PACKS, **PUSHES}
     kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **streams, **THESEUS, **REPAIR, **special}))
     assert re.findall(r"(\d+) known defects", text) == re.findall(r"(\d+) canaries in every", text) == [kept]
     assert re.findall(r"runs (\d+) universes", text) == [str(SEEDS + SMALL_SEEDS + LARGE_SEEDS)]
