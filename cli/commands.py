@@ -38,7 +38,7 @@ PARTS = {
     "cluster": Part("octavo.cli.cluster.commands", "Check a cluster, and manage its metadata."),
     "access": Part("octavo.cli.access", "Manage access to the cluster: principals, roles and keys."),
     "tls": Part("octavo.cli.tls", "Make certificates for a small cluster."),
-    "repair": Part("octavo.cli.repair", "Show and control the repair of lost copies."),
+    "repair": Part("octavo.cli.repair.commands", "Show and control the repair of lost copies."),
     "pipeline": Part("octavo.cli.pipeline", "Jobs over whole clusters, on Spark (octavo[spark])."),
     "deploy": Part("octavo.cli.deploy.commands", "Install systemd units and prepare a host for bookies."),
     "config": Part("octavo.cli.config", "Check settings of bookies."),

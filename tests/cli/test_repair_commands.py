@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from octavo.cli import main as command_line
-from octavo.cli.repair import _wait_drained
+from octavo.cli.repair.commands import _wait_drained
 from octavo.cli.session import CommandError, LogFormat, LogLevel, Session
 from octavo.metadata import MetadataStore, open_metadata_store
 from octavo.metadata.cluster.repair_states import BookieCondition, Condition

@@ -491,6 +491,7 @@ ROOMS = {
     "cli.bench": frozenset({"cli.event_loop", "cli.running_cluster", "cli.session", "cli.output", "cli.ledger"}),
     "cli.bookie": frozenset({"cli.running_cluster", "cli.session", "cli.output", "cli.rates"}),
     "cli.cluster": frozenset({"cli.event_loop", "cli.session", "cli.output", "cli.asking"}),
+    "cli.repair": frozenset({"cli.session", "cli.output", "cli.asking"}),
     "cli.own_host": frozenset[str](),
     "cli.kafka": frozenset({"cli.asking", "cli.log", "cli.session", "cli.output", "cli.own_host"}),
     "cli.console": frozenset(
@@ -526,6 +527,7 @@ ROOMS = {
             "cli.deploy",
             "cli.kafka",
             "cli.local",
+            "cli.repair",
         }
     ),
 }

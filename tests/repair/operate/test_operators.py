@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from octavo.cli.repair import parse_duration
+from octavo.cli.repair.commands import parse_duration
 from octavo.cli.session import CommandError
 from octavo.metadata import LedgerMetadata, MetadataStore, Version, Versioned
 from octavo.metadata.cluster.repair_states import BookieCondition, Condition

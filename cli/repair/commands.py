@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from octavo.cli import balance
 from octavo.cli.asking import agreed
+from octavo.cli.repair import balance
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_OK,

@@ -1,0 +1,1 @@
+"""`octavo repair`: what repair does, and what operators tell it."""
