@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 from octavo.metadata.cluster.registration import BookieState
+from octavo.metadata.cluster.repair_states import Condition
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataConflictError, MetadataError, MetadataUnavailableError, NoSuchLedgerError
@@ -81,6 +82,8 @@ class Balancer:
         self._survey: Survey | None = None
         self._under_way: dict[LedgerId, Move] = {}
         self._failures: dict[BookieId, int] = {}
+        self._waits_for = False
+        """Whether a bookie that takes part is missing."""
         self._silent: frozenset[BookieId] = frozenset()
         """Bookies for which another look was taken: once each."""
         self._last_failure = ""
@@ -300,6 +303,18 @@ class Balancer:
 
     async def _end(self, found: Survey, now: float) -> None:
         there, states = self._watch.registrations, self._watch.states
+        away = [
+            name
+            for name in sorted(found.balance.capacities)
+            if states.condition_of(name) is Condition.MISSING or (name not in there and name not in states.bookies)
+        ]
+        if away and not found.balance.is_even:
+            self._waits_for = True
+            await self._note(Phase.WAITING, f"missing: {', '.join(away)}", now)
+            return
+        if self._waits_for:  # all are back, or lost: look again
+            self._waits_for, self._survey = False, None
+            return
         new = there.keys() - states.bookies.keys() - found.balance.capacities.keys() - self._silent
         if new:  # they have come since the look, or did not answer
             self._silent |= new
@@ -322,7 +337,7 @@ class Balancer:
 
     def _forget(self) -> None:
         self._survey, self._under_way, self._failures, self._last_failure = None, {}, {}, ""
-        self._silent = frozenset()
+        self._silent, self._waits_for = frozenset(), False
         self._hindrance = None
 
     # --- the document -----------------------------------------------------------------------------------------------

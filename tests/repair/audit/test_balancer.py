@@ -323,6 +323,23 @@ async def test_a_bookie_that_becomes_full_gets_no_further_ledgers(desk: Desk) ->
     assert "no other closed ledger can be moved" in ended.reason
 
 
+async def test_a_target_that_is_away_for_a_while_is_waited_for(desk: Desk) -> None:
+    for _ in range(20):
+        await desk.ledger("abc")
+    await desk.ask()
+    await desk.look()
+    there = desk.watch.registrations
+    desk.watch.registrations = {name: one for name, one in there.items() if name != T}
+    desk.put_in_condition(t=Condition.MISSING)
+    await desk.turn()
+    await desk.turn()
+    assert ((await desk.state()).phase, (await desk.state()).reason) == (Phase.WAITING, "missing: t")
+    desk.watch.registrations, desk.watch.states = there, RepairStates()
+    ended = await desk.until_done(T)
+    assert await desk.named() == {"a": 15, "b": 15, "c": 15, "t": 15}
+    assert ended.phase is Phase.DONE
+
+
 async def test_a_target_whose_moves_fail_gets_no_further_ones_and_the_reason_is_shown(desk: Desk) -> None:
     for _ in range(30):
         await desk.ledger("abc")
