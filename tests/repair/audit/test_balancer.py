@@ -303,6 +303,8 @@ async def test_a_bookie_that_does_not_know_balance_gets_no_plan_and_gives_up_led
     desk.register(D)
     desk.facts[A] = facts
     await desk.ask()
+    await desk.look()
+    assert await desk.plan_of(T) is None
     await desk.until_done(D)
     named = await desk.named()
     assert named["t"] == 0

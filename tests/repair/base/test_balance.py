@@ -188,7 +188,9 @@ def test_no_bookie_that_is_a_member_anywhere_in_the_ledger_is_a_target() -> None
         Movable(LedgerId(1), {A: 50, B: 50, D: 1}, (Slots(Quorums(2, 2, 1), (A, B)), Slots(Quorums(2, 2, 1), (B, D))))
     ]
     balance = balance_of(some, {"a": 1000, "b": 1000, "d": 1000})
+    balance.held[A] = balance.held[B] = 600
     assert balance.next_move(ledgers_of(*some), PLAIN) is None
+    assert balance.next_move(ledgers_of(movable(1, "ab", 50)), PLAIN) is not None
 
 
 def test_bookies_and_ledgers_that_are_left_out_take_no_part() -> None:

@@ -222,6 +222,18 @@ async def test_a_ledger_of_which_an_entry_has_no_sound_copy_stays_where_it_is(mo
     assert await move.members(ledger) == ["012"]
 
 
+async def test_no_fragment_moves_of_a_ledger_that_is_short_in_another_one(move: Move) -> None:
+    members = ["b0", "b1", "b2"]
+    ledger = await move.cluster.ledger((3, 3, 2), fragments=[(0, members, 0), (5, members[::-1], 50)])
+    ledger.add_numbered(10)
+    await ledger.close()
+    for name in members:
+        del move.cluster.bookie(name).ledgers[ledger.id].entries[7]
+    outcome = await move.run(ledger)
+    assert outcome.blocked is not None
+    assert (outcome.blocked.first, await move.members(ledger)) == (7, ["012", "210"])
+
+
 async def test_a_ledger_that_was_deleted_needs_no_move(move: Move) -> None:
     ledger = await move.ledger()
     await move.store.delete_ledger(ledger.id)
