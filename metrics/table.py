@@ -256,9 +256,7 @@ REPAIR_SUSPENDED = _gauge(
     "1 on the auditor for each reason for which repair declares no bookie lost (brake) or plans nothing (paused)",
     "reason", reason="brake, paused",
 )  # fmt: skip
-REPAIR_MOVES = _counter(
-    "octavo_bookie_repair_moves_total", "Ledgers in which the bookie has taken a fuller one's slot"
-)
+REPAIR_MOVES = _counter("octavo_bookie_repair_moves_total", "Ledgers in which the bookie has taken a fuller one's slot")
 REPAIR_MOVES_UNDER_WAY = _gauge(
     "octavo_bookie_repair_moves_under_way",
     "Ledgers that are being moved from full bookies to empty ones, as the auditor knows them; 0 on every other bookie",
