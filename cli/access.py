@@ -25,7 +25,7 @@ _ATTEMPTS_MAX = 20
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The principal.")]
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def add(
     session: Session,
     name: NameArgument,
@@ -60,7 +60,7 @@ async def add(
     _say(session, f"{name} has the roles {', '.join(sorted(roles))}", name=name, roles=sorted(roles))
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def key(
     session: Session,
     name: NameArgument,
@@ -123,7 +123,7 @@ DeleteOption = Annotated[
 GroupOption = Annotated[list[str] | None, _patterns("group", "Consumer groups that it may use, see and delete.")]
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def allow(
     session: Session,
     name: NameArgument,
@@ -155,7 +155,7 @@ async def allow(
     _say_rights(session, name, await _change(session, change))
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def disallow(
     session: Session,
     name: NameArgument,
@@ -205,7 +205,7 @@ def _say_rights(session: Session, name: str, principals: "Principals") -> None:
     _say(session, f"{name} has the rights {', '.join(rights) or '(none)'}", name=name, rights=rights)
 
 
-@command(app, name="list")
+@command(app, name="list", logs=False, brief=True)
 async def list_principals(session: Session) -> None:
     """List the principals with their roles. Keys are not shown: the cluster does not have them."""
     from octavo.cli.output import print_json, print_table  # noqa: PLC0415
@@ -240,7 +240,7 @@ async def list_principals(session: Session) -> None:
     )
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def disable(session: Session, name: NameArgument) -> None:
     """Disable a principal, and end its connections.
 
@@ -252,7 +252,7 @@ async def disable(session: Session, name: NameArgument) -> None:
     _say(session, f"{name} is disabled", name=name, disabled=True)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def enable(session: Session, name: NameArgument) -> None:
     """Enable a disabled principal.
 
@@ -264,7 +264,7 @@ async def enable(session: Session, name: NameArgument) -> None:
     _say(session, f"{name} is enabled", name=name, disabled=False)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def remove(session: Session, name: NameArgument) -> None:
     """Remove a principal with its key: its connections end."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    command(app)(bookies)
+    command(app, logs=False, brief=True)(bookies)
 
 
 async def bookies(

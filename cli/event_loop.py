@@ -7,7 +7,6 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-import uvloop
 from octavo.cli.output import SIGNAL_STATUS_BASE
 
 IMPATIENT_SECONDS: Final = 0.5
@@ -15,8 +14,15 @@ IMPATIENT_SECONDS: Final = 0.5
 first: a parent such as ``timeout`` passes on a Ctrl-C that the terminal has already sent to this process."""
 
 
-def run_on_loop(work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    """Run ``work`` on an event loop of its own and return the exit status; a signal cancels it."""
+def run_on_loop(work: Callable[[], Coroutine[Any, Any, int | None]], *, brief: bool = False) -> int:
+    """Run ``work`` on an event loop of its own and return the exit status; a signal cancels it.
+
+    ``brief``: on Python's own loop, which is there already. The faster one pays where much is transferred.
+    """
+    if brief:
+        return asyncio.run(_until_signalled(work))
+    import uvloop  # noqa: PLC0415
+
     return asyncio.run(_until_signalled(work), loop_factory=uvloop.new_event_loop)
 
 

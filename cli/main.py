@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from octavo._version import __version__
 
-GARBAGE_THRESHOLD = 20_000
+GARBAGE_THRESHOLD = 100_000
 """Allocations before Python searches for reference cycles. Modules that are loaded make many objects and no garbage: at
-Python's own threshold the searches take a tenth of a command's start."""
+Python's own threshold the searches take a tenth of a command's start. No command loads as many objects."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

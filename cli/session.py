@@ -213,12 +213,18 @@ def read_password(password_file: Path | None) -> bytes:
 
 
 def command[**P](
-    app: typer.Typer, name: str | None = None, *, log_level_default: LogLevel = LogLevel.WARNING, **settings: Any
+    app: typer.Typer,
+    name: str | None = None,
+    *,
+    log_level_default: LogLevel = LogLevel.WARNING,
+    logs: bool = True,
+    brief: bool = False,
+    **settings: Any,
 ) -> Callable[[Callable[Concatenate[Session, P], Coroutine[Any, Any, int | None]]], Callable[P, NoReturn]]:
     """Make an async function a command of ``app``.
 
     Its parameters after the session become options, in addition to the common ones. The function returns its exit
-    status, or None for 0.
+    status, or None for 0. ``logs``, ``brief``: see :func:`run_command`.
     """
 
     def decorate(function: Callable[Concatenate[Session, P], Coroutine[Any, Any, int | None]]) -> Callable[P, NoReturn]:
@@ -235,7 +241,7 @@ def command[**P](
                 log_format=options.pop("log_format"),
                 as_json=options.pop("as_json"),
             )
-            raise typer.Exit(run_command(session, lambda: function(session, *args, **kwargs)))
+            raise typer.Exit(run_command(session, lambda: function(session, *args, **kwargs), logs=logs, brief=brief))
 
         run.__signature__ = _with_common_options(inspect.signature(function))  # type: ignore[attr-defined]
         del run.__wrapped__  # Typer must read the parameters from the signature above, not from the wrapped function
@@ -263,14 +269,22 @@ def _with_common_options(signature: inspect.Signature) -> inspect.Signature:
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def run_command(session: Session, work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    """Run ``work`` on an event loop of its own and return the exit status; reports all errors."""
-    from octavo.bookie.logs import configure_logging  # noqa: PLC0415 - help needs neither
-    from octavo.cli.event_loop import run_on_loop  # noqa: PLC0415
+def run_command(
+    session: Session, work: Callable[[], Coroutine[Any, Any, int | None]], *, logs: bool = True, brief: bool = False
+) -> int:
+    """Run ``work`` on an event loop of its own and return the exit status; reports all errors.
 
-    configure_logging(session.log_level.value, session.log_format.value)
+    Not ``logs``: nothing that ``work`` uses logs with structlog, except the driver of ZooKeeper; so structlog, which
+    takes a while to load, is not loaded. ``brief``: ``work`` transfers little: :func:`run_on_loop`.
+    """
+    from octavo.cli.event_loop import run_on_loop  # noqa: PLC0415 - help needs neither
+
+    if logs or session.metadata_uri.startswith("zk"):
+        from octavo.bookie.logs import configure_logging  # noqa: PLC0415
+
+        configure_logging(session.log_level.value, session.log_format.value)
     return guarded(
-        lambda: run_on_loop(work),
+        lambda: run_on_loop(work, brief=brief),
         show_traceback=session.log_level is LogLevel.DEBUG,
     )
 

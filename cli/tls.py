@@ -22,7 +22,7 @@ GATEWAY = "gateway"
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the authority.")]
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def init(
     session: Session,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory without an authority; it is made.")],
@@ -57,7 +57,7 @@ async def init(
     _tell(session, written)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def issue(
     session: Session,
     directory: DirectoryArgument,

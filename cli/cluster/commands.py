@@ -16,7 +16,7 @@ sanity.register(app)
 transfer.register(app)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def init(session: Session) -> None:
     """Create an empty cluster in the metadata store. A cluster that already exists is left as it is.
 
@@ -40,7 +40,7 @@ async def init(session: Session) -> None:
         print_line(f"cluster {cluster_id} already exists at {session.metadata_uri}")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def show(
     session: Session,
     ledgers: Annotated[
@@ -79,7 +79,7 @@ async def show(
         print_line(f"ledgers   {facts['ledgers']:,} (streams included)")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def destroy(
     session: Session,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
@@ -110,7 +110,7 @@ async def destroy(
         print_line(f"destroyed the cluster at {session.metadata_uri}")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def cookies(session: Session) -> None:
     """Show the cookie of every bookie that the cluster knows.
 
@@ -132,7 +132,7 @@ async def cookies(session: Session) -> None:
     )
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def finalize(
     session: Session,
     release: Annotated[str, typer.Argument(metavar="VERSION", help="The release, for example 0.2.")],
@@ -167,7 +167,7 @@ async def finalize(
         print_line(f"the cluster is at release {finalized} already")
 
 
-@command(app, "hold-garbage")
+@command(app, "hold-garbage", logs=False, brief=True)
 async def hold_garbage(
     session: Session,
     reason: Annotated[
@@ -190,7 +190,7 @@ async def hold_garbage(
         print_line(f"garbage collection is on hold since {hold.since.isoformat(timespec='seconds')}: {hold.reason}")
 
 
-@command(app, "release-garbage")
+@command(app, "release-garbage", logs=False, brief=True)
 async def release_garbage(session: Session) -> None:
     """End a hold on garbage collection.
 

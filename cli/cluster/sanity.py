@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 5.0
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "test")(check_by_writing)
+    command(app, "test", logs=False)(check_by_writing)
 
 
 async def check_by_writing(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    command(app, "status")(status)
+    command(app, "status", logs=False, brief=True)(status)
 
 
 async def status(session: Session) -> int:

@@ -27,8 +27,8 @@ LOGS_PREFIX = "logs/n"
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    command(app)(dump)
-    command(app)(restore)
+    command(app, logs=False)(dump)
+    command(app, logs=False)(restore)
 
 
 async def dump(

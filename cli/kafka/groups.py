@@ -43,7 +43,7 @@ class GroupOffset(NamedTuple):
     metadata: str
 
 
-@command(app, "list")
+@command(app, "list", logs=False, brief=True)
 async def list_groups(session: Session) -> None:
     """List all groups with state, members and lag."""
     from octavo.cli.kafka.asking import asking
@@ -61,7 +61,7 @@ async def list_groups(session: Session) -> None:
         print_table(["group", "state", "members", "lag"], rows)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def show(session: Session, name: NameArgument) -> None:
     """Show a group: its members, and its offsets with their lag.
 
@@ -91,7 +91,7 @@ async def show(session: Session, name: NameArgument) -> None:
         )
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def reset(
     session: Session,
     name: NameArgument,
@@ -152,7 +152,7 @@ async def reset(
         print_line(f"group {name} has no offsets")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def delete(
     session: Session,
     name: NameArgument,

@@ -57,7 +57,7 @@ class PartitionView(NamedTuple):
     """Why the offsets are not known."""
 
 
-@command(app, "list")
+@command(app, "list", logs=False, brief=True)
 async def list_topics(session: Session) -> None:
     """List all topics with partitions, copies, size and retention.
 
@@ -76,7 +76,7 @@ async def list_topics(session: Session) -> None:
         print_table(["topic", "partitions", "copies", "size", "keeps"], rows)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def show(session: Session, name: NameArgument) -> None:
     """Show a topic with its settings and partitions.
 
@@ -100,7 +100,7 @@ async def show(session: Session, name: NameArgument) -> None:
             print_line(f"partition {one.partition}: {one.trouble}")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def create(
     session: Session,
     name: NameArgument,
@@ -118,7 +118,7 @@ async def create(
         print_line(f"topic {name} created")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def alter(
     session: Session,
     name: NameArgument,
@@ -152,7 +152,7 @@ async def alter(
         print_line(f"topic {name} changed")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def delete(
     session: Session,
     name: NameArgument,

@@ -121,7 +121,7 @@ async def _discard(client: "Client", ledger: "LedgerWriter") -> None:
         )
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def create(
     session: Session,
     ensemble: EnsembleOption = 3,
@@ -157,7 +157,7 @@ async def create(
         print_line(str(ledger.id))
 
 
-@command(app)
+@command(app, logs=False)
 async def append(
     session: Session,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file to read; - is standard input.")] = "-",
@@ -260,7 +260,7 @@ async def _note_final_newline(
         await update_ledger(store, ledger.id, change, writer_token=ledger.metadata.writer_token)
 
 
-@command(app)
+@command(app, logs=False)
 async def read(
     session: Session,
     ledger_id: LedgerArgument,
@@ -315,7 +315,7 @@ def _end_in_words(last_entry_id: int | None) -> str:
     return "it is empty" if last_entry_id is None else f"its last entry is {last_entry_id}"
 
 
-@command(app)
+@command(app, logs=False)
 async def tail(
     session: Session,
     ledger_id: LedgerArgument,
@@ -340,7 +340,7 @@ async def tail(
         await follow_entries(reader, first, output_format(reader.metadata, raw=raw, reaches_end=False))
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def show(session: Session, ledger_id: LedgerArgument) -> None:
     """Show the metadata of a ledger or a stream."""
     from octavo.cli.ledger.views import as_json, fragments_table  # noqa: PLC0415
@@ -364,7 +364,7 @@ async def show(session: Session, ledger_id: LedgerArgument) -> None:
     print_table(*fragments_table(metadata, parts))
 
 
-@command(app, "list")
+@command(app, "list", logs=False, brief=True)
 async def list_ledgers(
     session: Session,
     where: Annotated[
@@ -462,7 +462,7 @@ async def _all_metadata(store: "MetadataStore") -> AsyncGenerator["EitherMetadat
         await asyncio.gather(*pending, return_exceptions=True)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def recover(session: Session, ledger_id: LedgerArgument, password_file: PasswordFileOption = None) -> None:
     """Recover a ledger whose writer is gone, and close it.
 
@@ -484,7 +484,7 @@ async def recover(session: Session, ledger_id: LedgerArgument, password_file: Pa
         print_line(f"ledger {ledger_id} is closed: {_end_in_words(metadata.last_entry_id)}, {metadata.length} bytes")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def delete(session: Session, ledger_id: LedgerArgument) -> None:
     """Delete a ledger for good.
 

@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.05
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    command(app)(down)
+    command(app, logs=False, brief=True)(down)
 
 
 async def down(session: Session, data_dir: DataDirOption = DATA_DIR_DEFAULT) -> None:

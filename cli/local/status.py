@@ -11,7 +11,7 @@ from octavo.cli.session import EXIT_FAILURE, EXIT_OK, Session, command
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    command(app)(status)
+    command(app, logs=False, brief=True)(status)
 
 
 async def status(session: Session, data_dir: DataDirOption = DATA_DIR_DEFAULT) -> int:

@@ -56,7 +56,7 @@ RetainCursorsOption = Annotated[
 ]
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def create(
     session: Session,
     name: NameArgument,
@@ -119,7 +119,7 @@ async def create(
         print_line(f"log {name} created")
 
 
-@command(app, "list")
+@command(app, "list", logs=False, brief=True)
 async def list_logs(
     session: Session,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only names that start with it.")] = "",
@@ -145,7 +145,7 @@ async def list_logs(
                 print_line(name)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def show(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
     """Show positions, leader, segments and cursors.
 
@@ -162,7 +162,7 @@ async def show(session: Session, name: NameArgument, password_file: PasswordFile
         print_status(status)
 
 
-@command(app)
+@command(app, logs=False)
 async def append(
     session: Session,
     name: NameArgument,
@@ -227,7 +227,7 @@ def _nothing() -> None:
 register_reading(app)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def truncate(
     session: Session,
     name: NameArgument,
@@ -243,7 +243,7 @@ async def truncate(
     _print_first_position(session, name, first_position)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def retain(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
     """Apply the log's retention now. A leader does so once a minute."""
     async with opened(session, name, password_file) as log:
@@ -251,7 +251,7 @@ async def retain(session: Session, name: NameArgument, password_file: PasswordFi
     _print_first_position(session, name, first_position)
 
 
-@command(app, "set-retention")
+@command(app, "set-retention", logs=False, brief=True)
 async def set_retention(
     session: Session,
     name: NameArgument,
@@ -278,7 +278,7 @@ async def set_retention(
         print_line(f"log {name}: {retention_in_words(retention)}")
 
 
-@command(app, "give-up")
+@command(app, "give-up", logs=False, brief=True)
 async def give_up(
     session: Session,
     name: NameArgument,
@@ -310,7 +310,7 @@ async def give_up(
         print_line(f"log {name}: ledger {ledger_id} given up, with positions {gap.first} to {gap.last}")
 
 
-@command(app, "take-over")
+@command(app, "take-over", logs=False, brief=True)
 async def take_over(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
     """End the leader's term without waiting for its lock.
 
@@ -327,7 +327,7 @@ async def take_over(session: Session, name: NameArgument, password_file: Passwor
         print_line(f"log {name} taken over in term {term}; it ends at {end}")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def change(
     session: Session,
     name: NameArgument,
@@ -367,7 +367,7 @@ async def change(
         print_line(f"log {name}: {quorums_in_words(quorums)} from position {end} on")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def seal(session: Session, name: NameArgument, password_file: PasswordFileOption = None) -> None:
     """End a log for good: no client can add to it any more.
 
@@ -393,7 +393,7 @@ def _print_first_position(session: Session, name: str, first_position: int) -> N
         print_line(f"log {name} begins at {first_position}")
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def cursors(
     session: Session,
     name: NameArgument,
@@ -427,7 +427,7 @@ async def cursors(
         print_cursors(status)
 
 
-@command(app)
+@command(app, logs=False, brief=True)
 async def delete(
     session: Session,
     name: NameArgument,

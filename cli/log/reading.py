@@ -37,8 +37,8 @@ _TIME = "such as 10m or 2h30m ago, or 2026-01-31T12:00"
 
 def register(app: typer.Typer) -> None:
     """Add both commands to ``app``."""
-    command(app)(read)
-    command(app)(tail)
+    command(app, logs=False)(read)
+    command(app, logs=False)(tail)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from octavo.cli.session import Session, command, number
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    command(app)(top)
+    command(app, logs=False)(top)
 
 
 async def top(

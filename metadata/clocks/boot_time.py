@@ -7,7 +7,6 @@ leases of its processes expire, and bounds how old something can be (:mod:`octav
 import asyncio
 import os
 import random
-import secrets
 import time
 from collections.abc import Callable
 from functools import cache
@@ -52,4 +51,4 @@ def boot_id_of_kernel() -> str | None:
 @cache
 def _boot_id() -> str:
     # Without one, what this process sees cannot be compared with what any other one sees.
-    return boot_id_of_kernel() or f"{os.getpid()}-{secrets.token_hex(8)}"
+    return boot_id_of_kernel() or f"{os.getpid()}-{os.urandom(8).hex()}"

@@ -61,6 +61,9 @@ _ALIVE: Final = (
 )
 """Condition on a record: it belongs to no session, or to one that has not ended."""
 
+_PLAIN: Final = frozenset(b"/-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+"""Bytes of a path that stand for themselves in a URI."""
+
 _KEY_END: Final = "\x7f"
 """Sorts after every character of a key."""
 
@@ -110,7 +113,7 @@ class Database:
                 )
             mode = "rwc" if create else "rw"
             self._connection = sqlite3.connect(
-                f"{self._file.as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_seconds
+                f"{_uri_of(self._file)}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_seconds
             )
             try:
                 self._prepare(create)
@@ -564,6 +567,12 @@ def _shortage() -> OSError | None:
         except OSError as error:
             return error
     return None
+
+
+def _uri_of(file: Path) -> str:
+    """The URI of a file with this absolute path. Any byte may stand in a path; SQLite takes each as ``%`` and its
+    number."""
+    return "file://" + "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in os.fsencode(file))
 
 
 def _primary_code(error: sqlite3.Error) -> int:

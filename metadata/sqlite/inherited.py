@@ -8,7 +8,6 @@ close them ("How to corrupt an SQLite database file", 2.6). So the child keeps t
 files.
 """
 
-import ctypes
 import os
 import sqlite3
 from pathlib import Path
@@ -30,6 +29,8 @@ def inherit(file: Path, connection: sqlite3.Connection | None, identity: tuple[i
     else:
         _files.add((status.st_dev, status.st_ino))
     if connection is not None:
+        import ctypes  # noqa: PLC0415 - only a child needs it, and loading it takes as long as opening a store
+
         # A reference that nothing gives back: neither the collector nor the end of the interpreter closes it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 

@@ -1,12 +1,16 @@
 """What a command loads before it does anything: modules are counted, because times depend on the machine."""
 
+import ast
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from octavo.metadata.connect import open_metadata_store
 from support.commands.processes import environment
+from support.tree import imports_in_file, library_modules, syntax_tree
 from support.waiting import WAIT_SECONDS
 
 NEVER = ("rich.", "pyarrow", "pyspark", "octavo.gateway", "octavo.repair", "octavo.pipeline", "octavo.bookie.storage")
@@ -21,6 +25,17 @@ command slower."""
 
 NOT_BARE = {"asyncio", "uvloop", "structlog", "msgpack", "sqlite3", "ssl", "socket", "rich"}
 """Modules of others that only a running command needs."""
+
+NOT_LISTING = {
+    *("structlog", "uvloop", "ctypes", "urllib.parse", "ipaddress", "secrets", "hmac", "aiofiles", "msgpack", "rich"),
+    *("octavo.bookie.logs", "octavo.client.client", "octavo.client.wire.connection", "octavo.client.write.core"),
+    *("octavo.protocol.messages", "octavo.metadata.ledger.model", "octavo.metadata.stream.model"),
+}
+"""Modules that a list of logs does without: each takes a hundredth of its time, or more."""
+
+SILENT_EXCEPT = ("octavo.metadata.zookeeper.", "octavo.bookie.logs")
+"""What logs with structlog under commands that are declared not to: the driver of ZooKeeper, for which logging is set
+up, and what sets it up."""
 
 PROGRAM = """
 import json, os, sys
@@ -87,9 +102,52 @@ def test_the_version_is_told_without_a_command_line(tmp_path: Path) -> None:
     assert not modules & {"typer", "pydantic", "asyncio"}
 
 
-def test_listing_logs_loads_no_client(tmp_path: Path) -> None:
-    _, modules = loaded_by("log", "list", folder=tmp_path)
-    assert not modules & {"octavo.client.client", "octavo.client.wire.connection"}
+def test_listing_logs_loads_no_client_and_nothing_that_only_others_need(tmp_path: Path) -> None:
+    async def make_store() -> None:
+        await (await open_metadata_store(f"sqlite:///{tmp_path}/octavo-data/metadata.db", create=True)).close()
+
+    asyncio.run(make_store())
+    status, modules = loaded_by("log", "list", folder=tmp_path)
+    assert status == 0
+    assert modules & NOT_LISTING == set()
+
+
+def declares_no_logs(path: Path) -> bool:
+    return any(
+        isinstance(node, ast.keyword)
+        and node.arg == "logs"
+        and isinstance(node.value, ast.Constant)
+        and node.value.value is False
+        for node in ast.walk(syntax_tree(path))
+    )
+
+
+def loggers_below(start: str) -> list[str]:
+    """Modules that import structlog, of all that this one may ever load."""
+    modules = library_modules()
+    seen, waiting, found = {start}, [start], []
+    while waiting:
+        module = waiting.pop()
+        for imported, _ in imports_in_file(modules[module]):
+            name = imported
+            while name not in modules and "." in name:
+                name = name.rpartition(".")[0]
+            if name == "structlog":
+                found.append(module)
+            elif name in modules and name not in seen and not name.startswith(SILENT_EXCEPT):
+                seen.add(name)
+                waiting.append(name)
+    return found
+
+
+def test_commands_that_set_up_no_logging_use_nothing_that_logs_with_structlog() -> None:
+    """What it logs before it is set up goes to standard output, among the results."""
+    commands = [
+        name for name, path in library_modules().items() if name.startswith("octavo.cli.") and declares_no_logs(path)
+    ]
+    assert {"octavo.cli.log.commands", "octavo.cli.ledger.commands", "octavo.cli.cluster.status"} <= {*commands}
+    assert {name: found for name in commands if (found := loggers_below(name))} == {}
+    assert loggers_below("octavo.cli.repair") != [], "the search finds loggers"
 
 
 def test_a_client_loads_chains_only_when_it_meets_one(tmp_path: Path) -> None:
