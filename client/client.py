@@ -11,10 +11,9 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from octavo.client.arguments import (
-    ORDINARY,
     LedgerKind,
     Protection,
     check_digest,
@@ -29,38 +28,24 @@ from octavo.client.arguments import (
 )
 from octavo.client.async_context import Closable
 from octavo.client.awaitable_context import Opening
-from octavo.client.bookie_status import BookieStatus, bookie_statuses
-from octavo.client.choose.arrangement import Spread
-from octavo.client.choose.placer import Placer
-from octavo.client.client_statistics import client_statistics
 from octavo.client.deleting import delete_by_id
-from octavo.client.departed_bookies import Departures
 from octavo.client.log.logs import LogFace, Logs
 from octavo.client.log.seam.access import LedgerAccess, NewSegment
 from octavo.client.log.seam.pacing import TakeoverPacing
-from octavo.client.new_ledger import new_metadata
 from octavo.client.options import ClientOptions
-from octavo.client.pending_creations import Creations, delete_created
+from octavo.client.pending_creations import Creations
 from octavo.client.read.feeds import Feeds
 from octavo.client.read.opening import open_reader
 from octavo.client.read.range_read import BlameList
 from octavo.client.read.reader import LedgerReader
 from octavo.client.read.replica_read import ReplicaAnswer, read_replica
 from octavo.client.read.source import LedgerTerm, TermSource
-from octavo.client.recover.ender import Ender
 from octavo.client.same_loop import check_loop
-from octavo.client.statistics.clients import ClientStatistics
-from octavo.client.terms.streams import Streams
 from octavo.client.wire.pool import ConnectionPool
-from octavo.client.write.core import Core, WriterTools, created_at_ms
-from octavo.client.write.explicit_writer import ExplicitIdWriter
-from octavo.client.write.kinds.ledgers import ledger_core, write_ledger
-from octavo.client.write.writer import LedgerWriter
 from octavo.metadata.clocks.boot_time import BootClock, boot_clock_of
-from octavo.metadata.ledger.model import LOG_KEY, LedgerMetadata
+from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.own_tasks import result_of
 from octavo.metadata.store.store import MetadataStore
-from octavo.metadata.store.values import Versioned
 from octavo.protocol.entries import Digest, LedgerSecrets, derive_secrets, verifier_matches
 from octavo.protocol.errors import (
     ClientClosedError,
@@ -72,9 +57,14 @@ from octavo.protocol.ids import BookieId, LedgerId
 from octavo.protocol.quorums import Quorums, quorums_of
 from octavo.security import forks
 
-type _MakeWriter[W] = Callable[[Versioned[LedgerMetadata], LedgerSecrets], W]
+if TYPE_CHECKING:
+    from octavo.client.bookie_status import BookieStatus
+    from octavo.client.statistics.clients import ClientStatistics
+    from octavo.client.write.core import Core
+    from octavo.client.write.explicit_writer import ExplicitIdWriter
+    from octavo.client.write.writer import LedgerWriter
+    from octavo.client.writing import MakeWriter, Writing
 
-_SALT_BYTES = 16
 _TOKEN_BITS = 128
 
 
@@ -116,33 +106,22 @@ class Client(LogFace, Closable):
         self._options = options
         self._rng = rng if rng is not None else random.Random()
         self._wall_clock = wall_clock if wall_clock is not None else partial(datetime.now, UTC)
-        self._departures = Departures(store)
+        self._client_name = client_name
         self._pool = ConnectionPool(store, cluster_id=cluster_id, options=options, rng=self._rng)
-        self._placer = Placer(
-            store, rng=self._rng, least=Spread(*options.spread_min), watched=self._pool.registrations,
-            quarantined=lambda: self._pool.quarantined() | self._departures.departed,
-        )  # fmt: skip
-        self._writer_tools = tools = WriterTools(store, self._pool, self._placer, options, self._wall_clock)
         self._blame = BlameList(blame_seconds=options.replica_avoid_seconds, now=loop.time)
         self._feeds = Feeds(self._pool, options, self._blame, self._rng.random)
-        self._ender = Ender(
-            store=store, pool=self._pool, placer=self._placer, options=options, rng=self._rng,
-            wall_clock=self._wall_clock, client_name=client_name,
-        )  # fmt: skip
+        self._writing: Writing | None = None
         self._writers: dict[LedgerId, LedgerWriter | ExplicitIdWriter] = {}
         self._readers: dict[LedgerReader, None] = {}
         self._creations = Creations()
         access = LedgerAccess(
-            store, options, tools.clock_ms, self._token, self._rng.uniform, TakeoverPacing(self._rng.uniform),
+            store, options, self._clock_ms, self._token, self._rng.uniform, TakeoverPacing(self._rng.uniform),
             create=self._create_segment, read=self._reader,
             open=lambda ledger_id, password, recover: self._open(ledger_id, password, None, recover=recover),
-            streams=Streams(
-                tools, self._ender.taker, token=self._token, salt=lambda: self._rng.randbytes(_SALT_BYTES),
-                wall_clock=self._wall_clock, on_core=self._departures.tell,
-            ), boot_clock=boot_clock or boot_clock_of(loop, self._rng), counts=self._pool.counts,
+            load_streams=lambda: self._to_write().streams,
+            boot_clock=boot_clock or boot_clock_of(loop, self._rng), counts=self._pool.counts,
         )  # fmt: skip
         self._logs = Logs(access, self._rng.randbytes, warns_if_unclosed=lambda: self._warns_if_unclosed)
-        self._on_writer_closed = self._forget
         self._closing: asyncio.Task[None] | None = None
 
     # --- ledgers -------------------------------------------------------------------------------------------------
@@ -161,7 +140,7 @@ class Client(LogFace, Closable):
         ids: Literal["sequential"] = "sequential",
         sync: Literal["immediate", "deferred"] = "immediate",
         full_copies: Literal["recorded", "required"] | None = None,
-    ) -> Opening[LedgerWriter]: ...
+    ) -> "Opening[LedgerWriter]": ...
 
     @overload
     def create_ledger(
@@ -177,7 +156,7 @@ class Client(LogFace, Closable):
         ids: Literal["explicit"],
         sync: Literal["immediate"] = "immediate",
         full_copies: Literal["recorded", "required"] | None = None,
-    ) -> Opening[ExplicitIdWriter]: ...
+    ) -> "Opening[ExplicitIdWriter]": ...
 
     def create_ledger(
         self,
@@ -192,7 +171,7 @@ class Client(LogFace, Closable):
         ids: Literal["sequential", "explicit"] = "sequential",
         sync: Literal["immediate", "deferred"] = "immediate",
         full_copies: Literal["recorded", "required"] | None = None,
-    ) -> Opening[LedgerWriter] | Opening[ExplicitIdWriter]:
+    ) -> "Opening[LedgerWriter] | Opening[ExplicitIdWriter]":
         """Create a ledger on ``ensemble_size`` bookies and return its writer.
 
         Each entry is stored on ``write_quorum`` of them and acknowledged when ``ack_quorum`` have it on disk. If
@@ -233,13 +212,15 @@ class Client(LogFace, Closable):
         custom = checked_custom_metadata(custom_metadata)
         kind = checked_kind(sync, full_copies, ids)
 
-        async def create() -> LedgerWriter:
+        async def create() -> "LedgerWriter":
             self._check_open()
-            return await self._creations.run(self._create(quorums, protection, custom, self._writer, kind))
+            make = self._to_write().writer
+            return await self._creations.run(self._create(quorums, protection, custom, make, kind))
 
-        async def create_explicit() -> ExplicitIdWriter:
+        async def create_explicit() -> "ExplicitIdWriter":
             self._check_open()
-            return await self._creations.run(self._create(quorums, protection, custom, self._explicit_writer, kind))
+            make = self._to_write().explicit_writer
+            return await self._creations.run(self._create(quorums, protection, custom, make, kind))
 
         match ids:
             case "sequential":
@@ -375,7 +356,7 @@ class Client(LogFace, Closable):
         self._check_open()
         return (await self._store.read_ledger(LedgerId(ledger_id))).value
 
-    async def bookies(self, *, details: bool = False) -> list[BookieStatus]:
+    async def bookies(self, *, details: bool = False) -> "list[BookieStatus]":
         """Return every bookie that the cluster knows, in order of ids.
 
         ``details``: ask each live bookie for its facts, too.
@@ -386,6 +367,8 @@ class Client(LogFace, Closable):
         """
         check_flag("details", details)
         self._check_open()
+        from octavo.client.bookie_status import bookie_statuses  # noqa: PLC0415 - most clients do not ask
+
         return await bookie_statuses(self._store, self._pool, details=details)
 
     def metrics(self) -> dict[str, Any]:
@@ -404,7 +387,7 @@ class Client(LogFace, Closable):
         forks.check_process(self._loop)
         return self._pool.counts.snapshot(self._store.seconds)
 
-    def statistics(self) -> ClientStatistics:
+    def statistics(self) -> "ClientStatistics":
         """Statistics for metrics and health checks: of the connections, and of everything that is open.
 
         Examples:
@@ -412,6 +395,8 @@ class Client(LogFace, Closable):
             True
         """
         check_loop(self._loop)
+        from octavo.client.client_statistics import client_statistics  # noqa: PLC0415 - short commands do not ask
+
         return client_statistics(
             self._store, self._pool, self._cluster_id, writers=self._writers.values(), readers=self._readers,
             logs=self._logs, is_closed=self.closed,
@@ -469,7 +454,8 @@ class Client(LogFace, Closable):
         finally:
             for writer in list(self._writers.values()):
                 await writer._core.leave()  # not closed, because copies are missing that it requires (rule G4)
-            await self._departures.close()
+            if self._writing is not None:
+                await self._writing.close()
             await attempt(self._pool.close())
             await attempt(self._store.close())
         self._writers.clear()
@@ -483,15 +469,27 @@ class Client(LogFace, Closable):
 
     # --- creating ------------------------------------------------------------------------------------------------
 
+    def _to_write(self) -> "Writing":
+        """What this client needs to write, which it has not loaded before."""
+        if self._writing is None:
+            from octavo.client.writing import Writing  # noqa: PLC0415 - a client that only reads does without
+
+            self._writing = Writing(
+                self._store, self._pool, self._options, rng=self._rng, wall_clock=self._wall_clock,
+                client_name=self._client_name, token=self._token, check_open=self._check_open,
+                on_writer_closed=self._forget,
+            )  # fmt: skip
+        return self._writing
+
     async def _create[W: (LedgerWriter, ExplicitIdWriter)](
         self,
         quorums: Quorums,
         protection: Protection,
         custom_metadata: Mapping[str, bytes],
-        make_writer: _MakeWriter[W],
+        make_writer: "MakeWriter[W]",
         kind: LedgerKind,
     ) -> W:
-        writer = await self._create_as(
+        writer = await self._to_write().create(
             await self._store.allocate_ledger_id(), quorums, protection,
             custom_metadata=custom_metadata, make_writer=make_writer, kind=kind,
         )  # fmt: skip
@@ -499,72 +497,19 @@ class Client(LogFace, Closable):
         self._writers[writer.id] = writer
         return writer
 
-    async def _create_segment(self, segment: NewSegment) -> Core:
-        def make_core(ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> Core:
-            core = ledger_core(ledger, secrets, self._writer_tools, segment.front)
-            core.seal_not_before(max(segment.sealed_at_ms_min, created_at_ms(ledger.value)))
-            self._departures.tell(core)
-            return core
-
+    async def _create_segment(self, segment: NewSegment) -> "Core":
         # Not among this client's own writers: the log's writer closes its segments.
         self._check_open()
-        custom = {LOG_KEY: segment.log_name.encode()}
-        return await self._create_as(
-            segment.ledger_id, segment.quorums, segment.protection, custom_metadata=custom, make_writer=make_core
-        )
+        return await self._to_write().create_segment(segment)
 
-    async def _create_as[W: (LedgerWriter, ExplicitIdWriter, Core)](
-        self,
-        ledger_id: LedgerId,
-        quorums: Quorums,
-        protection: Protection,
-        *,
-        custom_metadata: Mapping[str, bytes],
-        make_writer: _MakeWriter[W],
-        kind: LedgerKind = ORDINARY,
-    ) -> W:
-        ensemble = await self._placer.new_ensemble(quorums)
-        secrets = derive_secrets(protection.password, ledger_id)
-        metadata = new_metadata(
-            ledger_id, quorums, protection, secrets, kind, ensemble=ensemble, custom_metadata=custom_metadata,
-            created_at=self._wall_clock(), salt=self._rng.randbytes(_SALT_BYTES), writer_token=self._token(),
-        )  # fmt: skip
-        try:
-            version = await self._store.create_ledger(metadata)
-            self._check_open()
-            return make_writer(Versioned(metadata, version), secrets)
-        except BaseException:
-            await delete_created(self._store, ledger_id, seconds=self._options.close_timeout_seconds)
-            raise
-
-    def _writer(
-        self,
-        ledger: Versioned[LedgerMetadata],
-        secrets: LedgerSecrets,
-        *,
-        on_failure: Callable[[OctavoError], object] | None = None,
-    ) -> LedgerWriter:
-        writer = write_ledger(
-            ledger,
-            secrets,
-            self._writer_tools,
-            on_close=self._on_writer_closed,
-            on_failure=on_failure,
-        )
-        self._departures.tell(writer._core)
-        return writer
+    def _clock_ms(self) -> int:
+        return int(self._wall_clock().timestamp() * 1000)
 
     def _token(self) -> str:
         return f"{self._rng.getrandbits(_TOKEN_BITS):032x}"
 
-    def _forget(self, writer: LedgerWriter) -> None:
+    def _forget(self, writer: "LedgerWriter") -> None:
         self._writers.pop(writer.id, None)
-
-    def _explicit_writer(self, ledger: Versioned[LedgerMetadata], secrets: LedgerSecrets) -> ExplicitIdWriter:
-        def make_writer(on_failure: Callable[[OctavoError], None]) -> LedgerWriter:
-            return self._writer(ledger, secrets, on_failure=on_failure)
-
-        return ExplicitIdWriter(make_writer, self._options)
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -579,7 +524,7 @@ class Client(LogFace, Closable):
         if not verifier_matches(metadata.verifier, secrets, digest or metadata.digest, metadata.salt):
             raise UnauthorizedError(f"ledger {ledger_id}: wrong password or digest type")
         if recover and not metadata.is_closed:
-            ledger = await self._ender.recoverer.recover(ledger, secrets)
+            ledger = await self._to_write().ender.recoverer.recover(ledger, secrets)
         reader = await self._reader(LedgerTerm(self._store, ledger), secrets)
         reader._warns_if_unclosed = self._warns_if_unclosed
         return reader

@@ -32,7 +32,8 @@ from octavo.cli.ledger.lines import (
 )
 from octavo.cli.ledger.pieces import WRITE_BYTES, write_pieces
 from octavo.cli.output import Progress
-from octavo.metadata.ledger.changes import Decision, Refuse, Settled, Write
+from octavo.metadata.ledger.changes import Decision
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.ledger.model import LedgerMetadata, LedgerState
 from octavo.protocol.errors import InternalError, LedgerClosedError
 

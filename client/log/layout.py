@@ -6,7 +6,7 @@ A log is a *chain* of ledgers (:mod:`octavo.client.log.chain.layout`), or a *str
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from octavo.client.log.documents.chain import Retention
 from octavo.client.log.documents.cursors import CursorState
@@ -14,9 +14,11 @@ from octavo.client.log.seam.entries import Gap
 from octavo.client.log.seam.status import SegmentStatus
 from octavo.client.log.seam.view import LogView
 from octavo.client.log.writer.lock import LogLock
-from octavo.client.log.writer.writer import LogWriter
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 from octavo.protocol.quorums import Quorums
+
+if TYPE_CHECKING:
+    from octavo.client.log.writer.writer import LogWriter
 
 
 class LayoutStatus(NamedTuple):
@@ -42,7 +44,10 @@ class LogLayout(Protocol):
     def view(self) -> LogView:
         """The view of the handle."""
 
-    async def take_over(self, lease: LogLock | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
+    def get_ready(self) -> None:
+        """Load what taking over needs. Done before a candidate waits: when its turn comes, nothing is to be loaded."""
+
+    async def take_over(self, lease: LogLock | None, on_close: Callable[["LogWriter"], object]) -> "LogWriter":
         """Take the log over at once, and give its writer, which holds ``lease``, if any, and calls ``on_close`` when it
         is closed. Raises as ``Log.lead``, and :class:`LeaseLostError` where the lease ended before it led: then another
         client that leads has not been disturbed (rule P3)."""

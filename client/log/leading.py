@@ -2,15 +2,18 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from octavo.client.log.documents.names import lock_name
 from octavo.client.log.keys.known_keys import KnownKeys
 from octavo.client.log.layout import LogLayout
 from octavo.client.log.writer.lock import LogLock
 from octavo.client.log.writer.own_writers import OwnWriters
-from octavo.client.log.writer.writer import LogWriter
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import LeaseLostError
+
+if TYPE_CHECKING:
+    from octavo.client.log.writer.writer import LogWriter
 
 log = logging.getLogger("octavo.client")
 
@@ -23,8 +26,8 @@ class Leading:
         store: MetadataStore,
         layout: LogLayout,
         *,
-        on_writer: Callable[[LogWriter], object],
-        on_writer_closed: Callable[[LogWriter], object],
+        on_writer: Callable[["LogWriter"], object],
+        on_writer_closed: Callable[["LogWriter"], object],
         read_keys: Callable[[int], Awaitable[KnownKeys | None]],
     ) -> None:
         """``read_keys`` reads the keys of the log up to its end, which is given; None: it has none."""
@@ -35,8 +38,9 @@ class Leading:
         self._read_keys = read_keys
         self.own = OwnWriters(layout.view.name)
 
-    async def lead(self, holder: str) -> LogWriter:
+    async def lead(self, holder: str) -> "LogWriter":
         """Wait for the lock, and take the log over under it."""
+        self._layout.get_ready()
         async with self.own.waiting():
             while True:
                 lock = lock_name(self._layout.view.log_id)
@@ -50,10 +54,10 @@ class Leading:
                     await lease.release()
                     raise
 
-    async def take_over(self, lease: LogLock | None) -> LogWriter:
+    async def take_over(self, lease: LogLock | None) -> "LogWriter":
         """Take the log over now, under the lock or without one."""
 
-        def closed(writer: LogWriter) -> None:
+        def closed(writer: "LogWriter") -> None:
             self.own.closed(writer)
             self._on_writer_closed(writer)
 

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from octavo.client.arguments import check_flag, check_position, check_positions, check_text, check_time
 from octavo.client.async_context import Closable
@@ -38,14 +38,16 @@ from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.entries import Gap, LogEntry, LogExtent, OnTruncated
 from octavo.client.log.seam.status import LogStatus
 from octavo.client.log.statistics import log_statistics
-from octavo.client.log.writer.writer import LogWriter
 from octavo.client.read.reader import LedgerReader
-from octavo.client.statistics.logs import LogStatistics
 from octavo.protocol.errors import (
     InvalidArgumentError,
     NoSuchEntryError,
     OctavoError,
 )
+
+if TYPE_CHECKING:
+    from octavo.client.log.writer.writer import LogWriter
+    from octavo.client.statistics.logs import LogStatistics
 
 
 class Log(LogQuestions, Closable):
@@ -74,9 +76,9 @@ class Log(LogQuestions, Closable):
         layout: LogLayout,
         cursors: CursorKeeper,
         *,
-        on_writer: Callable[[LogWriter], object],
+        on_writer: Callable[["LogWriter"], object],
         on_close: Callable[["Log"], Awaitable[None]],
-        on_writer_closed: Callable[[LogWriter], object],
+        on_writer_closed: Callable[["LogWriter"], object],
         on_truncated: Callable[["Log"], object],
         known_at: float,
     ) -> None:
@@ -157,7 +159,7 @@ class Log(LogQuestions, Closable):
         """Whether this handle has been closed."""
         return self._view.closed
 
-    def statistics(self) -> LogStatistics:
+    def statistics(self) -> "LogStatistics":
         """Statistics of this handle: the bounds of the log as it knows them, and their age.
 
         Examples:
@@ -525,7 +527,7 @@ class Log(LogQuestions, Closable):
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
-    def lead(self, name: str | None = None) -> Opening[LogWriter]:
+    def lead(self, name: str | None = None) -> "Opening[LogWriter]":
         """Wait until no other client leads, then take the log over.
 
         ``async with log.lead() as writer``, or ``await`` it. ``name`` tells people who leads. A handle leads, or waits
@@ -547,13 +549,13 @@ class Log(LogQuestions, Closable):
         if name is not None:
             check_text("the name of a leader", name)
 
-        async def lead() -> LogWriter:
+        async def lead() -> "LogWriter":
             holder = name if name is not None else self._access.random_token()[:8]
             return await self._leading.lead(holder)
 
         return Opening(lead, "lead()")
 
-    def take_over(self) -> Opening[LogWriter]:
+    def take_over(self) -> "Opening[LogWriter]":
         """Take the log over at once, also from a client that leads: for users with an election of their own.
 
         Examples:
@@ -570,7 +572,7 @@ class Log(LogQuestions, Closable):
         """
         self._view.check_open()
 
-        async def take_over() -> LogWriter:
+        async def take_over() -> "LogWriter":
             return await self._leading.take_over(None)
 
         return Opening(take_over, "take_over()")

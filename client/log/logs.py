@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from octavo.client.arguments import Protection, check_flag, check_password, check_text, checked_protection
 from octavo.client.awaitable_context import Opening
-from octavo.client.log.creation import LogMaker, delete_log
 from octavo.client.log.cursors.keeper import CursorKeeper, CursorKeepers
 from octavo.client.log.documents.chain import LogDocument, Retention, check_retention
 from octavo.client.log.documents.key_window import KeyWindow, check_key_window
@@ -17,10 +16,8 @@ from octavo.client.log.documents.reading import read_document
 from octavo.client.log.documents.stream import AnyLogDocument
 from octavo.client.log.layout import LogLayout
 from octavo.client.log.log import Log
-from octavo.client.log.overview import names_of_logs
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.stream.layout import open_stream_layout
-from octavo.client.log.writer.writer import LogWriter
 from octavo.metadata.ledger.debts import FullCopies
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import (
@@ -31,6 +28,9 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.quorums import Quorums, quorums_of
+
+if TYPE_CHECKING:
+    from octavo.client.log.writer.writer import LogWriter
 
 type Layout = Literal["chain", "stream"]
 
@@ -50,7 +50,7 @@ class Logs:
     ) -> None:
         """``warns_if_unclosed``: whether handles and writers belong to an application, which is to close them."""
         self._access = access
-        self._maker = LogMaker(access, random_bytes)
+        self._random_bytes = random_bytes
         self._warns_if_unclosed = warns_if_unclosed
         self._handles: dict[Log, None] = {}
         self._writers: dict[LogWriter, None] = {}
@@ -62,7 +62,7 @@ class Logs:
         return self._handles.keys()
 
     @property
-    def writers(self) -> Collection[LogWriter]:
+    def writers(self) -> Collection["LogWriter"]:
         """Those that are not closed."""
         return self._writers.keys()
 
@@ -78,15 +78,16 @@ class Logs:
         keys: KeyWindow | None = None,
     ) -> Log:
         """Make the log, and open it. Raises :class:`LogExistsError`. ``full_copies`` and ``keys``: of a stream."""
+        from octavo.client.log.creation import LogMaker  # noqa: PLC0415 - most clients open logs that are there
+
+        maker = LogMaker(self._access, self._random_bytes)
         document: AnyLogDocument
         if layout == "stream":
             document = (
-                await self._maker.create_stream(
-                    name, quorums, protection, retention, full_copies=full_copies, keys=keys
-                )
+                await maker.create_stream(name, quorums, protection, retention, full_copies=full_copies, keys=keys)
             ).value
         else:
-            document = (await self._maker.create_chain(name, quorums, protection, retention)).value
+            document = (await maker.create_chain(name, quorums, protection, retention)).value
         return await self._opened(document, protection.password, asyncio.get_running_loop().time())
 
     async def open(self, name: str, password: bytes) -> Log:
@@ -112,11 +113,15 @@ class Logs:
 
     def names(self, prefix: str) -> AsyncIterator[str]:
         """The names of all logs that start with ``prefix``, in bounded memory. Logs being deleted are left out."""
+        from octavo.client.log.overview import names_of_logs  # noqa: PLC0415 - most clients know the names
+
         return names_of_logs(self._access.store, prefix)
 
     async def delete(self, name: str) -> None:
         """Delete the log with its ledgers, or finish what a client that died has begun (rule P13). Raises
         :class:`NoSuchLogError`."""
+        from octavo.client.log.creation import delete_log  # noqa: PLC0415 - seldom done
+
         await delete_log(self._access, (await read_document(self._access.store, name, deleted=True)).value)
 
     async def close(self) -> None:
@@ -177,7 +182,7 @@ class Logs:
             on_failure=access.counts.note_cursors_not_stored,
         )
 
-    def _note_writer(self, writer: LogWriter) -> None:
+    def _note_writer(self, writer: "LogWriter") -> None:
         writer._warns_if_unclosed = self._warns_if_unclosed()
         self._writers[writer] = None
 

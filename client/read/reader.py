@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.client.arguments import check_flag, check_seconds
 from octavo.client.async_context import Closable
@@ -28,7 +28,6 @@ from octavo.client.read.source import TermSource
 from octavo.client.read.statistics import Waits, reader_statistics
 from octavo.client.read.terms import PieceMovedError
 from octavo.client.same_loop import check_loop
-from octavo.client.statistics.readers import ReaderStatistics
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.ledger.term import Term, mean_entry_bytes
@@ -46,6 +45,9 @@ from octavo.protocol.errors import (
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.security import forks
+
+if TYPE_CHECKING:
+    from octavo.client.statistics.readers import ReaderStatistics
 
 _ENTRY_BYTES_GUESS = 1024
 """Payload of an entry where nothing is known yet; only the first chunks of an open ledger are cut by it."""
@@ -187,7 +189,7 @@ class LedgerReader(Closable):
         """Whether this reader has been closed."""
         return self._closed
 
-    def statistics(self) -> ReaderStatistics:
+    def statistics(self) -> "ReaderStatistics":
         """Statistics of what was read, from which bookies, and of callers that wait.
 
         Examples:

@@ -2,11 +2,14 @@
 
 import asyncio
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from octavo.client.read.follow import LedgerTail
 from octavo.client.read.ledger_view import LedgerView
 from octavo.client.read.range_read import RangeRead, ReplicaReader
-from octavo.client.statistics.readers import ReaderStatistics
+
+if TYPE_CHECKING:
+    from octavo.client.statistics.readers import ReaderStatistics
 
 
 class Waits:
@@ -20,8 +23,10 @@ class Waits:
 
 def reader_statistics(
     view: LedgerView, replicas: ReplicaReader, tail: LedgerTail, waits: Waits, *, is_closed: bool
-) -> ReaderStatistics:
+) -> "ReaderStatistics":
     """The statistics of the reader with these parts."""
+    from octavo.client.statistics.readers import ReaderStatistics  # noqa: PLC0415 - short commands do not ask
+
     since = min(waits.since.values(), default=None)
     return ReaderStatistics(
         ledger_id=view.term.ledger_id,

@@ -10,11 +10,11 @@ import itertools
 import random
 from collections.abc import Mapping, Set
 from functools import partial
+from typing import TYPE_CHECKING
 
 from octavo._version import __version__
 from octavo.client.counts import ClientCounts
 from octavo.client.options import ClientOptions
-from octavo.client.statistics.clients import ConnectionState, ConnectionStatistics
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
 from octavo.client.wire.security import WireSecurity, login_without_key
@@ -31,6 +31,9 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.ids import BookieId
 from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello
+
+if TYPE_CHECKING:
+    from octavo.client.statistics.clients import ConnectionState, ConnectionStatistics
 
 _QUARANTINE_SPREAD = 1.5
 """Longest quarantine as a multiple of the shortest: bookies that failed together are not all tried again together, nor
@@ -120,8 +123,10 @@ class ConnectionPool:
         self._quarantine = {bookie_id: until for bookie_id, until in self._quarantine.items() if until > now}
         return self._quarantine.keys()
 
-    def statistics(self) -> dict[BookieId, ConnectionStatistics]:
+    def statistics(self) -> "dict[BookieId, ConnectionStatistics]":
         """Of each connection that was used, by bookie."""
+        from octavo.client.statistics.clients import ConnectionStatistics  # noqa: PLC0415 - short commands do not ask
+
         quarantined, now = self.quarantined(), asyncio.get_running_loop().time()
         return {
             bookie_id: ConnectionStatistics(
@@ -200,7 +205,7 @@ class ConnectionPool:
         )
 
 
-def _state_of(connection: BookieConnection) -> ConnectionState:
+def _state_of(connection: BookieConnection) -> "ConnectionState":
     if connection.connected:
         return "connected" if connection.writable else "busy"
     return "idle" if connection.last_error is None else "down"

@@ -45,31 +45,12 @@ from datetime import datetime
 from typing import Protocol
 
 from octavo.metadata.ledger.debts import NO_DEBT, Debt
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.ledger.stored import StoredLedger
 from octavo.metadata.ledger.term import StoredFragment
-from octavo.protocol.errors import LedgerFencedError, MetadataConflictError, OctavoError
+from octavo.protocol.errors import LedgerFencedError, MetadataConflictError
 from octavo.protocol.ids import BookieId, EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class Write[M: StoredLedger]:
-    """Compare-and-set to these metadata, expecting the version on which the decision was made."""
-
-    metadata: M
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Nothing to write: the stored metadata already hold what was wanted, or a final state that replaces it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """The change can no longer be made; raise this error."""
-
-    error: OctavoError
-
 
 type Decision = Write[LedgerMetadata] | Settled | Refuse
 

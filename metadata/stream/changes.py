@@ -44,8 +44,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol
 
-from octavo.metadata.ledger.changes import Refuse, Settled, Write, who_fenced
+from octavo.metadata.ledger.changes import who_fenced
 from octavo.metadata.ledger.debts import Debt
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.stream.encoding import encoded_fragments_bytes
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.metadata.stream.page_reference import PageReference

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.decisions import Refuse, Settled
 from octavo.metadata.store.values import Version, Versioned
 from octavo.protocol.errors import MetadataConflictError
 

@@ -1,12 +1,11 @@
 """Makes pages of streams on a metadata store, and reads them. What is in them, and when they are made, is decided by
 :mod:`octavo.metadata.stream.pages`; :mod:`octavo.metadata.updates.paging` has what else there is to do with pages."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from octavo.metadata.ledger.changes import Write
+from octavo.metadata.ledger.decisions import Write
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version, Versioned
-from octavo.metadata.stream.changes import PageOut
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.stream.page_reference import PageReference
 from octavo.metadata.stream.pages import (
@@ -21,6 +20,9 @@ from octavo.metadata.stream.pages import (
 from octavo.metadata.updates.compare_and_set import ATTEMPTS_MAX, settle_change
 from octavo.protocol.errors import MetadataConflictError, MetadataError
 from octavo.protocol.ids import LedgerId
+
+if TYPE_CHECKING:
+    from octavo.metadata.stream.changes import PageOut
 
 _MISSED_MAX: Final = 10
 """How often a page may be missing, and the metadata name another one instead, before that is damage. Each time means
@@ -85,6 +87,8 @@ async def page_out(
     Raises as :func:`octavo.metadata.update_stream`, and :class:`MetadataError` for a damaged page.
     """
     before = known
+    from octavo.metadata.stream.changes import PageOut  # noqa: PLC0415 - readers make no changes
+
     for missed in range(ATTEMPTS_MAX):
         current = before or await store.read_stream(ledger_id)
         before = None
@@ -127,7 +131,7 @@ async def _last_page(store: MetadataStore, stream: StreamMetadata) -> bytes | No
 
 
 async def _make(
-    store: MetadataStore, ledger_id: LedgerId, change: PageOut, writer_token: str, known: Versioned[StreamMetadata]
+    store: MetadataStore, ledger_id: LedgerId, change: "PageOut", writer_token: str, known: Versioned[StreamMetadata]
 ) -> Versioned[StreamMetadata]:
     async def write(decision: Write[StreamMetadata], expected: Version) -> Versioned[StreamMetadata]:
         wanted = decision.metadata.written_by(writer_token)

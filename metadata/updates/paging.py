@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Versioned
 from octavo.metadata.stream.any_metadata import EitherMetadata, as_stream
-from octavo.metadata.stream.changes import Truncate
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata
 from octavo.metadata.stream.page_reference import PageReference
 from octavo.metadata.stream.pages import (
@@ -230,6 +229,8 @@ async def truncate_stream(
     """
     pages = pages or StreamPages(store)
     current = known or await store.read_stream(ledger_id)
+    from octavo.metadata.stream.changes import Truncate  # noqa: PLC0415 - readers make no changes
+
     for missed in range(ATTEMPTS_MAX):
         stream = current.value
         try:

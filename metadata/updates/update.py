@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from octavo.metadata.ledger.changes import MetadataChange, Refuse, RepairChange, Settled, Write
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version, Versioned
@@ -12,6 +12,7 @@ from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import LedgerId
 
 if TYPE_CHECKING:
+    from octavo.metadata.ledger.changes import MetadataChange, RepairChange
     from octavo.metadata.stream.changes import PageFirst, StreamChange
     from octavo.metadata.stream.model import StreamMetadata
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 async def update_ledger(
     store: MetadataStore,
     ledger_id: LedgerId,
-    change: MetadataChange,
+    change: "MetadataChange",
     *,
     writer_token: str,
     known: Versioned[LedgerMetadata] | None = None,
@@ -88,7 +89,7 @@ async def update_stream(
 
 
 async def repair_metadata(
-    store: MetadataStore, metadata: EitherMetadata, change: RepairChange, *, writer_token: str
+    store: MetadataStore, metadata: EitherMetadata, change: "RepairChange", *, writer_token: str
 ) -> Versioned[EitherMetadata]:
     """As :func:`update_ledger`, for a ledger or a stream, of which the caller has read these metadata."""
     if isinstance(metadata, LedgerMetadata):

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 import structlog
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.cluster.repair_states import DOCUMENT, RepairStates, decode_states
-from octavo.metadata.ledger.changes import Refuse, ReplaceMember, Settled
+from octavo.metadata.ledger.changes import ReplaceMember
+from octavo.metadata.ledger.decisions import Refuse, Settled
 from octavo.metadata.ledger.stored import SettledRange
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version, Versioned

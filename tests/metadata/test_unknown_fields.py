@@ -18,7 +18,7 @@ from octavo.metadata import (
 )
 from octavo.metadata.cluster.registration import decode_cookie, decode_registration, encode_cookie, encode_registration
 from octavo.metadata.encoding import encode_object
-from octavo.metadata.ledger.changes import Write
+from octavo.metadata.ledger.decisions import Write
 from octavo.metadata.ledger.model import decode_ledger, encode_ledger
 from octavo.metadata.zookeeper.layout import decode_ledger_ids, encode_ledger_ids
 from octavo.protocol.ids import BookieId, EntryId, LedgerId

@@ -45,7 +45,7 @@ from octavo.client.log.documents.chain import (
 from octavo.client.log.documents.effects import WriteDocument
 from octavo.client.log.documents.states import LogState
 from octavo.client.log.seam.end_moved import end_moved
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.decisions import Refuse, Settled
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError
 from octavo.protocol.ids import LedgerId
 

@@ -43,6 +43,9 @@ class ChainLayout:
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
+    def get_ready(self) -> None:
+        """What takes over a chain is loaded with this module."""
+
     async def take_over(self, lease: LogLock | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
         """Take the log over at once."""
         owner = self._access.random_token()

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from octavo.client.log.documents.effects import Encodable, WriteDocument
 from octavo.client.log.documents.names import list_document
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.decisions import Refuse, Settled
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version, Versioned
 from octavo.metadata.updates.compare_and_set import settle_change

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from octavo.client.arguments import Protection
 from octavo.client.counts import ClientCounts
@@ -10,8 +11,6 @@ from octavo.client.log.seam.pacing import TakeoverPacing
 from octavo.client.options import ClientOptions
 from octavo.client.read.reader import LedgerReader
 from octavo.client.read.source import TermSource
-from octavo.client.terms.streams import Streams
-from octavo.client.write.core import Core, CoreFront, created_at_ms
 from octavo.metadata.clocks.boot_time import BootClock
 from octavo.metadata.ledger.model import LOG_KEY
 from octavo.metadata.store.store import MetadataStore
@@ -19,6 +18,10 @@ from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.quorums import Quorums
+
+if TYPE_CHECKING:
+    from octavo.client.terms.streams import Streams
+    from octavo.client.write.core import Core, CoreFront
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class NewSegment:
     protection: Protection
     sealed_at_ms_min: int
     """Its entries are not sealed with an earlier time (rule P10)."""
-    front: CoreFront
+    front: "CoreFront"
     """What is told of its entries."""
 
 
@@ -48,22 +51,30 @@ class LedgerAccess:
     uniform: Callable[[float, float], float]
     """A number drawn between two bounds."""
     pacing: TakeoverPacing
-    create: Callable[[NewSegment], Awaitable[Core]]
+    create: Callable[[NewSegment], Awaitable["Core"]]
     """Create the ledger; raises as ``Client.create_ledger``."""
     open: Callable[[LedgerId, bytes, bool], Awaitable[LedgerReader]]
     """A reader, by ledger id, password, and whether to recover the ledger first; raises as ``Client.open_ledger``."""
     read: Callable[[TermSource, LedgerSecrets], Awaitable[LedgerReader]]
     """A reader of a piece of a stream; raises as ``Client.open_ledger``."""
-    streams: Streams
+    load_streams: Callable[[], "Streams"]
+    """Gives the operations on streams; the first time it loads what they need."""
     boot_clock: BootClock
     """How long this host has been running."""
     counts: ClientCounts = field(default_factory=ClientCounts)
     """What the client counts."""
 
+    @property
+    def streams(self) -> "Streams":
+        """The operations on streams. A client that only reads does not ask for them."""
+        return self.load_streams()
+
     async def end_of(self, ledger_id: LedgerId, password: bytes) -> SegmentEnd | None:
         """How the ledger ended; one that is not closed is recovered and closed first. None when it does not exist.
 
         Raises :class:`LogDamagedError` for a ledger with entries of another one that had its id."""
+        from octavo.client.write.core import created_at_ms  # noqa: PLC0415 - readers end no ledger
+
         try:
             reader = await self.open(ledger_id, password, True)
         except NoSuchLedgerError:

@@ -1,6 +1,6 @@
 """Truncations are decided by the end of a log, and are not made where it has changed since. Pure."""
 
-from octavo.metadata.ledger.changes import Refuse
+from octavo.metadata.ledger.decisions import Refuse
 from octavo.protocol.errors import MetadataConflictError
 
 

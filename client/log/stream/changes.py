@@ -32,7 +32,7 @@ from octavo.client.log.documents.effects import WriteDocument
 from octavo.client.log.documents.states import LogState
 from octavo.client.log.documents.stream import StreamLogDocument, Truncating
 from octavo.client.log.seam.end_moved import end_moved
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.decisions import Refuse, Settled
 from octavo.protocol.errors import NoSuchLogError
 from octavo.protocol.ids import LedgerId
 

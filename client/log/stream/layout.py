@@ -1,6 +1,12 @@
-"""The layout of a log that is one stream: what a handle does with it besides reading."""
+"""The layout of a log that is one stream: what a handle does with it besides reading.
+
+A handle that only reads loads no changes, and nothing that leads.
+"""
+
+# ruff: noqa: PLC0415 - see above
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from octavo.client.log.documents.chain import Retention
 from octavo.client.log.documents.cursors import CursorState
@@ -10,21 +16,21 @@ from octavo.client.log.layout import LayoutStatus, changed_in_a_loop, check_not_
 from octavo.client.log.seam.access import LedgerAccess
 from octavo.client.log.seam.end_moved import EndMovedError
 from octavo.client.log.seam.entries import Gap
-from octavo.client.log.stream.changes import ForgetTruncation, NoteTruncation, SetStreamRetention
-from octavo.client.log.stream.housekeeping import StreamHousekeeper
-from octavo.client.log.stream.lead import StreamLead, take_over_stream
 from octavo.client.log.stream.status import segments_of_stream
 from octavo.client.log.stream.update import update_stream_log
 from octavo.client.log.stream.view import StreamView
 from octavo.client.log.writer.lock import LogLock
-from octavo.client.log.writer.writer import LogWriter
 from octavo.metadata.store.values import Versioned
-from octavo.metadata.stream.changes import SealStream
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.updates.compare_and_set import ATTEMPTS_MAX
 from octavo.metadata.updates.update import update_stream
 from octavo.protocol.entries import derive_secrets, verifier_matches
 from octavo.protocol.errors import InvalidArgumentError, UnauthorizedError
+
+if TYPE_CHECKING:
+    from octavo.client.log.stream.housekeeping import StreamHousekeeper
+    from octavo.client.log.stream.lead import StreamLead
+    from octavo.client.log.writer.writer import LogWriter
 
 
 async def open_stream_layout(access: LedgerAccess, document: StreamLogDocument, password: bytes) -> "StreamLayout":
@@ -52,17 +58,25 @@ class StreamLayout:
         self._name = document.name
         self._log_id = document.log_id
         self._password = password
-        self._housekeeper = StreamHousekeeper(access, document.name, document.log_id)
+        self._made_housekeeper: StreamHousekeeper | None = None
         self._leading: tuple[StreamLead, LogWriter] | None = None
         """The latest lead of this handle and its writer, until that is closed."""
         self.view = StreamView(access, document, root, password, reach=self._reach)
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
-    async def take_over(self, lease: LogLock | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
-        """Take the log over at once."""
+    def get_ready(self) -> None:
+        """Load what taking over needs."""
+        import octavo.client.log.stream.lead  # noqa: F401
 
-        def closed(writer: LogWriter) -> None:
+        self._access.load_streams()
+
+    async def take_over(self, lease: LogLock | None, on_close: "Callable[[LogWriter], object]") -> "LogWriter":
+        """Take the log over at once."""
+        from octavo.client.log.stream.housekeeping import StreamHousekeeper
+        from octavo.client.log.stream.lead import take_over_stream
+
+        def closed(writer: "LogWriter") -> None:
             if self._leading is not None and self._leading[1] is writer:
                 self._leading = None
             on_close(writer)
@@ -85,6 +99,15 @@ class StreamLayout:
         lead, writer = self._leading
         return lead.reach(writer.end)
 
+    @property
+    def _housekeeper(self) -> "StreamHousekeeper":
+        """That of the handle. A leader has its own."""
+        if self._made_housekeeper is None:
+            from octavo.client.log.stream.housekeeping import StreamHousekeeper
+
+            self._made_housekeeper = StreamHousekeeper(self._access, self._name, self._log_id)
+        return self._made_housekeeper
+
     # --- what is kept -------------------------------------------------------------------------------------------------
 
     async def truncate(self, before: int) -> None:
@@ -95,6 +118,8 @@ class StreamLayout:
         is noted before the last look. A leader that begins after that finds the note, and takes it away, or begins
         above; one that had begun before is seen by the look (rule P7).
         """
+        from octavo.client.log.stream.changes import NoteTruncation
+
         noted: Truncating | None = None
         for _ in range(ATTEMPTS_MAX):
             end, root = await self.view.find_end(before)
@@ -121,6 +146,8 @@ class StreamLayout:
 
     async def _forget(self, noted: Truncating | None) -> None:
         if noted is not None:
+            from octavo.client.log.stream.changes import ForgetTruncation
+
             await update_stream_log(self._store, self._name, ForgetTruncation(noted), log_id=self._log_id)
 
     async def retain(self) -> None:
@@ -131,6 +158,8 @@ class StreamLayout:
 
     async def set_retention(self, retention: Retention) -> None:
         """Change what retention drops."""
+        from octavo.client.log.stream.changes import SetStreamRetention
+
         known = await update_stream_log(self._store, self._name, SetStreamRetention(retention), log_id=self._log_id)
         self.view.take(known.value)
 
@@ -140,6 +169,8 @@ class StreamLayout:
 
     async def seal(self) -> None:
         """Let no client add anything any more. A leader loses its leadership."""
+        from octavo.metadata.stream.changes import SealStream
+
         if not self.view.is_sealed:
             writer = await self.take_over(None, lambda _writer: None)
             await writer.close()
@@ -159,17 +190,17 @@ class StreamLayout:
 
     async def status(self, cursors: dict[str, CursorState]) -> LayoutStatus:
         """The status in the metadata."""
-        document, stream = self.view.document, self.view.root.value
-        clocks = await self._housekeeper.ages.clocks()
+        document, stream, housekeeper = self.view.document, self.view.root.value, self._housekeeper
+        clocks = await housekeeper.ages.clocks()
         return LayoutStatus(
             clocks=clocks,
             layout="stream",
             retention=document.retention,
-            drops_below=max(self.view.first_position, await self._housekeeper.retention_cut(document, stream)),
+            drops_below=max(self.view.first_position, await housekeeper.retention_cut(document, stream)),
             segments=segments_of_stream(stream),
             paged_segments=sum(page.fragments for page in stream.pages),
             bytes=stream.settled_bytes,
-            idle_cursors=await self._housekeeper.idle_cursors(document, stream, cursors),
+            idle_cursors=await housekeeper.idle_cursors(document, stream, cursors),
             gaps=(),
             quorums=stream.last_fragment.quorums,
             full_copies=None if stream.full_copies is None else stream.full_copies.value,

@@ -3,9 +3,12 @@ P14)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from octavo.client.log.writer.writer import LogWriter
 from octavo.protocol.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from octavo.client.log.writer.writer import LogWriter
 
 
 class OwnWriters:
@@ -28,11 +31,11 @@ class OwnWriters:
         """Whether one of them leads."""
         return any(not writer.lost.is_set() for writer in self._writers)
 
-    def made(self, writer: LogWriter) -> None:
+    def made(self, writer: "LogWriter") -> None:
         """The handle has made this writer."""
         self._writers[writer] = None
 
-    def closed(self, writer: LogWriter) -> None:
+    def closed(self, writer: "LogWriter") -> None:
         """The writer is closed."""
         self._end = max(self._end, writer.end)
         self._writers.pop(writer, None)

@@ -8,8 +8,8 @@ import pytest
 from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.recover.takeover import PAUSE_TAKEOVERS, Phase, Takeover, pause_seconds
 from octavo.client.write.ensemble_changes import Commit
-from octavo.metadata.ledger.changes import Refuse, Settled, Write
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.stream.changes import LayToRest, Rest, StreamChange, TermEnd
 from octavo.metadata.stream.model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.protocol.entries import Digest, Sealer, derive_secrets

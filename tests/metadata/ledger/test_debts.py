@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 from octavo.metadata import ChangeEnsemble, CloseLedger, FinishRecovery, Fragment, LedgerMetadata, ReplaceMember
-from octavo.metadata.ledger.changes import MetadataChange, PayDebt, Refuse, Settled, Write
+from octavo.metadata.ledger.changes import MetadataChange, PayDebt
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies, debt_from, stored_debt
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.ledger.model import decode_ledger, encode_ledger
 from octavo.protocol.errors import MetadataConflictError, MetadataError
 from octavo.protocol.ids import BookieId, EntryId

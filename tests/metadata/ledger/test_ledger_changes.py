@@ -21,7 +21,7 @@ from octavo.metadata import (
     open_metadata_store,
     update_ledger,
 )
-from octavo.metadata.ledger.changes import Refuse, Settled, Write
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.store.driver import Kind
 from octavo.metadata.updates.compare_and_set import ATTEMPTS_MAX

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.metadata.connect import open_metadata_store
-from octavo.metadata.ledger.changes import Write
+from octavo.metadata.ledger.decisions import Write
 from octavo.metadata.stream.changes import PageOut, ReplacePages, Truncate
 from octavo.metadata.stream.encoding import decode_stream, encode_stream
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, position_in

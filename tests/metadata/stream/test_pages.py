@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.metadata.encoding import decode_object, encode_object
-from octavo.metadata.ledger.changes import Refuse, ReplaceMember, Settled, Write
+from octavo.metadata.ledger.changes import ReplaceMember
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.ledger.formats import STREAM_FORMAT
 from octavo.metadata.stream.changes import ChangeFragment, PageFirst, PageOut, ReplacePages, Truncate
 from octavo.metadata.stream.encoding import decode_stream, encode_stream, fragments_bytes

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
-from octavo.metadata.ledger.changes import Refuse, ReplaceMember, Settled, Write
+from octavo.metadata.ledger.changes import ReplaceMember
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.stream.changes import (
     FRAGMENTS_BYTES_MAX,
     BeginTakeover,

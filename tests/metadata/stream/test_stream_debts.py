@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from octavo.metadata.ledger.changes import PayDebt, Refuse, ReplaceMember, Settled, Write
+from octavo.metadata.ledger.changes import PayDebt, ReplaceMember
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.stream.changes import (
     ChangeFragment,
     LayToRest,

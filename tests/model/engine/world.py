@@ -50,7 +50,7 @@ from model.engine.states import (
 from model.engine.symmetry import Symmetry
 from model.ledgers.bookie import BookieState
 from model.ledgers.client import BEGIN, Client, Event, Step
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.decisions import Refuse, Settled
 from octavo.metadata.stream.changes import PageFirst
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.errors import InternalError, OctavoError

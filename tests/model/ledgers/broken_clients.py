@@ -12,7 +12,8 @@ from model.ledgers.pipeline_writer import PipelineWriter
 from model.ledgers.replication import Replication
 from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.write.pipeline import Effect, Pipeline
-from octavo.metadata.ledger.changes import Decision, Refuse, Write
+from octavo.metadata.ledger.changes import Decision
+from octavo.metadata.ledger.decisions import Refuse, Write
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.entries import header_of
 from octavo.protocol.errors import MetadataConflictError

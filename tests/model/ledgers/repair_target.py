@@ -17,7 +17,8 @@ from model.engine.exchange import STORE, Add, Change, Changed, Conflict, Done, F
 from model.engine.renaming import Renaming, bookie_id, bookie_index
 from model.engine.sealing import sealed
 from model.ledgers.client import Client, Event, Step
-from octavo.metadata.ledger.changes import Decision, Refuse, ReplaceMember, Settled, Write
+from octavo.metadata.ledger.changes import Decision, ReplaceMember
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.ledger.stored import SettledRange
 from octavo.protocol.entries import header_of

@@ -29,7 +29,7 @@ from octavo.client.log.chain.leader_steps import (
 )
 from octavo.client.log.documents.chain import LogDocument, SegmentEnd
 from octavo.client.log.documents.effects import WriteDocument
-from octavo.metadata.ledger.changes import Refuse
+from octavo.metadata.ledger.decisions import Refuse
 from octavo.protocol.errors import MetadataUnavailableError
 from octavo.protocol.ids import LedgerId
 from support.metadata.log_documents import empty_log

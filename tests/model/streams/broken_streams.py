@@ -16,7 +16,7 @@ from model.streams.taker import Taker
 from model.streams.writer import StreamWriter
 from octavo.client.recover.ledger_recovery import LedgerRecovery
 from octavo.client.write.ensemble_changes import Commit
-from octavo.metadata.ledger.changes import Refuse, Settled, Write
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.stream.changes import BeginTakeover, ChangeFragment, OpenTerm, StreamChange, StreamDecision
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.errors import InvalidArgumentError, TermOverError

@@ -14,7 +14,7 @@ from model.streams.pages_world import (
     check_nothing,
     decode_mutated,
 )
-from octavo.metadata.ledger.changes import Write
+from octavo.metadata.ledger.decisions import Write
 from octavo.metadata.stream.changes import PageOut, Truncate
 from octavo.metadata.stream.model import StreamMetadata
 from octavo.metadata.stream.pages import page_document, parse_document

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from octavo.metadata.ledger.changes import Refuse, ReplaceMember, Settled, Write
+from octavo.metadata.ledger.changes import ReplaceMember
+from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.stream.changes import (
     BeginTakeover,
     ChangeFragment,

@@ -23,7 +23,7 @@ from model.ledgers.machine_recovery import MachineRecovery
 from model.streams.writer import StreamWriter
 from octavo.client.recover.takeover import Phase, Takeover
 from octavo.client.write.ensemble_changes import Commit
-from octavo.metadata.ledger.changes import Settled
+from octavo.metadata.ledger.decisions import Settled
 from octavo.metadata.stream.changes import StreamChange, StreamDecision
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata
 from octavo.protocol.ids import BookieId

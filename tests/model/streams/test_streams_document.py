@@ -10,7 +10,7 @@ from model.engine.exchange import id_text
 from model.engine.renaming import BOOKIE_NAMES, bookie_id, bookie_index
 from model.engine.world import World
 from model.streams.settings import stream_metadata, taken_over
-from octavo.metadata.ledger.changes import Write
+from octavo.metadata.ledger.decisions import Write
 from octavo.metadata.stream.changes import (
     BeginTakeover,
     ChangeFragment,

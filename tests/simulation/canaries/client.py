@@ -11,8 +11,9 @@ from octavo.client.write.copies.full_copies import FullCopiesPipeline
 from octavo.client.write.core import Core
 from octavo.client.write.deferred.pipeline import DeferredPipeline
 from octavo.client.write.pipeline import Pipeline, Send
-from octavo.metadata.ledger.changes import Decision, Settled, Write
+from octavo.metadata.ledger.changes import Decision
 from octavo.metadata.ledger.debts import NO_DEBT
+from octavo.metadata.ledger.decisions import Settled, Write
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata
 from octavo.metadata.updates.update import update_ledger
 from octavo.protocol.entries import Opener, Sealer

@@ -11,7 +11,8 @@ from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.bookie.upkeep.replaced import ReplacedCopies
-from octavo.metadata.ledger.changes import ReplaceMember, Write
+from octavo.metadata.ledger.changes import ReplaceMember
+from octavo.metadata.ledger.decisions import Write
 from octavo.metadata.ledger.model import LedgerMetadata
 from octavo.metadata.ledger.stored import SettledRange
 from octavo.protocol.entries import CHECKSUM, HEADER

@@ -88,7 +88,7 @@ class World:
             create=nothing,
             open=nothing,
             read=nothing,
-            streams=None,  # type: ignore[arg-type]
+            load_streams=lambda: None,  # type: ignore[arg-type,return-value]
             boot_clock=lambda: BootTime("a host", self.time_ms),
         )
 

@@ -70,7 +70,7 @@ async def made(name: str, segments: int) -> tuple[MetadataStore, LedgerAccess, H
         create=no_ledger,  # type: ignore[arg-type]
         open=no_ledger,  # type: ignore[arg-type]
         read=no_ledger,  # type: ignore[arg-type]
-        streams=None,  # type: ignore[arg-type]
+        load_streams=lambda: None,  # type: ignore[arg-type,return-value]
         boot_clock=lambda: BootTime("a host", 10_000),
     )
     await store.create_document(list_document("orders"), empty_log().encode())

@@ -70,7 +70,7 @@ class Rolled:
             create=None,  # type: ignore[arg-type]
             open=self.open,
             read=None,  # type: ignore[arg-type]
-            streams=None,  # type: ignore[arg-type]
+            load_streams=lambda: None,  # type: ignore[arg-type,return-value]
             boot_clock=lambda: BootTime("a host", 10_000),
         )
         return ChainView(access, log_of(None, None), b"", reach_of=self.reach.get)

@@ -35,7 +35,7 @@ from octavo.client.log.stream.changes import (
 from octavo.client.log.stream.housekeeping import StreamHousekeeper
 from octavo.metadata import MetadataStore
 from octavo.metadata.encoding import decode_object, encode_object
-from octavo.metadata.ledger.changes import Refuse, Settled
+from octavo.metadata.ledger.decisions import Refuse, Settled
 from octavo.metadata.ledger.model import LOG_KEY
 from octavo.metadata.stream.model import StreamState
 from octavo.protocol.entries import Digest
