@@ -10,7 +10,7 @@ from octavo.client.awaitable_context import Opening
 from octavo.client.client import Client
 from octavo.client.client_name import default_client_name
 from octavo.client.options import ClientOptions, ConnectOptions
-from octavo.client.wire.security import options_with_environment
+from octavo.client.wire.protection import options_with_environment
 from octavo.metadata.connect import open_cluster
 from octavo.metadata.ledger.checks import CLIENT_NAME_CHARACTERS_MAX
 from octavo.protocol.errors import InvalidArgumentError

@@ -7,10 +7,8 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.metrics import table
 from octavo.metrics.clock import precise_seconds
 from octavo.metrics.histogram import Histogram
-from octavo.metrics.table import CLIENT_METRICS
 from octavo.protocol.errors import OctavoError
 
 REASON_LOST = "Disconnected"
@@ -68,6 +66,8 @@ class ClientCounts:
 
     def snapshot(self, metadata_seconds: Mapping[str, Histogram]) -> dict[str, Any]:
         """Every metric of ``CLIENT_METRICS`` by name, as :meth:`octavo.Client.metrics` describes."""
+        from octavo.metrics import table  # noqa: PLC0415 - most programs do not ask
+
         values: dict[table.Metric, Any] = {
             table.CLIENT_ADDS: {"acknowledged": self.adds_acknowledged, "failed": self.adds_failed},
             table.CLIENT_ADDED_BYTES: self.added_bytes,
@@ -85,7 +85,7 @@ class ClientCounts:
             table.CLIENT_CLOCK_AHEAD_SECONDS: self.clock_ahead_seconds,
             table.CLIENT_METADATA_SECONDS: {op: _as_json(seconds) for op, seconds in metadata_seconds.items()},
         }
-        return {metric.name: values[metric] for metrics in CLIENT_METRICS.values() for metric in metrics}
+        return {metric.name: values[metric] for metrics in table.CLIENT_METRICS.values() for metric in metrics}
 
 
 class AddCounts:

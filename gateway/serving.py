@@ -11,7 +11,7 @@ import structlog
 from octavo.client.client import Client
 from octavo.client.client_name import default_client_name
 from octavo.client.options import ClientOptions
-from octavo.client.wire.security import options_with_environment
+from octavo.client.wire.protection import options_with_environment
 from octavo.gateway.access.access import GatewayAccess
 from octavo.gateway.gateway import Gateway, GatewaySettings
 from octavo.gateway.security_settings import SecuritySettings

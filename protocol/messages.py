@@ -156,6 +156,17 @@ class Message:
         """The fields as msgpack takes them."""
         return [getattr(self, name) for name in self.names]
 
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.to_fields() == other.to_fields()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.to_fields()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.names)})"
+
 
 class Request(Message):
     """A request of a client to a bookie."""
@@ -180,7 +191,8 @@ class Reply(Message):
 @dataclass_transform(frozen_default=True)
 def _message[M: Message](op: Op, *checks: fields.Check) -> Callable[[type[M]], type[M]]:
     def decorate(plain: type[M]) -> type[M]:
-        message_class = dataclass(frozen=True, slots=True)(plain)
+        # Python would write each of these methods anew for each class, which takes as long as all else that loads here.
+        message_class = dataclass(frozen=True, slots=True, eq=False, repr=False)(plain)
         message_class.op = op
         message_class.names = tuple(field.name for field in dataclass_fields(cast(Any, message_class)))
         message_class.checks = checks

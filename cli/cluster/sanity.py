@@ -113,7 +113,7 @@ async def _client_of(session: Session, bookies: "list[BookieId]") -> "Client":
     """A client that places entries on these bookies only, and does not wait long for one that fails."""
     from octavo.client.client import Client  # noqa: PLC0415 - `octavo --help` needs no client
     from octavo.client.options import ClientOptions  # noqa: PLC0415
-    from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
+    from octavo.client.wire.protection import options_with_environment  # noqa: PLC0415
 
     store = await session.open_metadata()
     try:

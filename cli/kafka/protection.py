@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from octavo.client.options import ClientOptions
-from octavo.client.wire.security import options_with_environment, read_key
+from octavo.client.wire.protection import options_with_environment
+from octavo.client.wire.security import read_key
 from octavo.security.contexts import client_context
 from octavo.security.salted_login import SaltedLogin
 from octavo.security.tls_options import Tls

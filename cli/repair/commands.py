@@ -205,7 +205,7 @@ async def retire(
     """
     from octavo.client.options import ClientOptions  # noqa: PLC0415
     from octavo.client.wire.pool import ConnectionPool  # noqa: PLC0415
-    from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
+    from octavo.client.wire.protection import options_with_environment  # noqa: PLC0415
     from octavo.repair.base import ask_bookie as asking  # noqa: PLC0415
     from octavo.repair.operate import retiring  # noqa: PLC0415
 
@@ -347,7 +347,7 @@ async def accept_loss(
     recorded in the metadata.
     """
     from octavo.client.options import ClientOptions  # noqa: PLC0415
-    from octavo.client.wire.security import options_with_environment  # noqa: PLC0415
+    from octavo.client.wire.protection import options_with_environment  # noqa: PLC0415
     from octavo.repair.operate.accept_loss import BlockedRecovery  # noqa: PLC0415
 
     names = [BookieId(name) for name in dict.fromkeys(without)]

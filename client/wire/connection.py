@@ -15,6 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from octavo.client.counts import reason_of
 from octavo.client.options import ClientOptions
@@ -37,7 +38,9 @@ from octavo.protocol.messages import Hello, ReadLac, Reply, Request
 from octavo.protocol.os_errors import explained
 from octavo.protocol.pushes import Push
 from octavo.security import forks
-from octavo.security.login import ClientLogin
+
+if TYPE_CHECKING:
+    from octavo.security.login import ClientLogin
 
 StateListener = Callable[["BookieConnection"], None]
 
@@ -63,7 +66,7 @@ class BookieConnection:
         turn: Turn,
         reconnects: Counter[str] | None = None,
         protect: Callable[[Wire, str], asyncio.Protocol] | None = None,
-        login: Callable[[Hello, asyncio.Transport], ClientLogin | None] | None = None,
+        login: Callable[[Hello, asyncio.Transport], "ClientLogin | None"] | None = None,
     ) -> None:
         """``reconnects`` counts attempts that failed and connections that were lost, by reason. ``protect`` gives what
         stands between a wire and its TCP connection to a host (TLS); None: nothing does. ``login``: see

@@ -17,7 +17,7 @@ from octavo.client.counts import ClientCounts
 from octavo.client.options import ClientOptions
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
-from octavo.client.wire.security import WireSecurity, login_without_key
+from octavo.client.wire.protection import login_without_key, security_of
 from octavo.client.wire.turn import Turn
 from octavo.client.wire.wire import Wire
 from octavo.metadata.cluster.registration import BookieRegistration
@@ -54,7 +54,7 @@ class ConnectionPool:
         self._cluster_id = cluster_id
         self._options = options
         self._rng = rng
-        self._security = WireSecurity(options) if options.tls or options.key_file is not None else None
+        self._security = security_of(options)
         self._tls_of: dict[BookieId, str] = {}
         """What registrations say of TLS, as of the last look."""
         self.counts = ClientCounts()

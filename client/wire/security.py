@@ -3,15 +3,14 @@ proves who it is."""
 
 import asyncio
 import ipaddress
-import os
 import secrets
-from dataclasses import replace
 
 from octavo.client.options import ClientOptions
+from octavo.client.wire.protection import check_known_by_certificate
 from octavo.client.wire.wire import Wire
 from octavo.protocol.errors import InvalidArgumentError, UnauthorizedError
 from octavo.protocol.ids import BookieId
-from octavo.protocol.messages import EXTENSION_DENIED, EXTENSION_PRINCIPAL, Hello
+from octavo.protocol.messages import Hello
 from octavo.security.contexts import ClientFiles, check_bookie
 from octavo.security.login import ClientLogin
 from octavo.security.scram import NONCE_BYTES, Key
@@ -19,12 +18,6 @@ from octavo.security.secret_files import read_secret
 from octavo.security.tls_options import Tls
 from octavo.security.tls_session import TlsSession
 from octavo.security.tls_transport import TlsProtocol
-
-
-def options_with_environment(options: ClientOptions) -> ClientOptions:
-    """The options, with what the environment says where they say nothing. Raises :class:`InvalidArgumentError`."""
-    tls = options.tls if options.tls is not None else Tls.from_environment(os.environ) or False
-    return replace(options, tls=tls, key_file=options.key_file or os.environ.get("OCTAVO_KEY_FILE") or None)
 
 
 class WireSecurity:
@@ -57,7 +50,7 @@ class WireSecurity:
         :class:`UnauthorizedError` if there is no way, :class:`InvalidArgumentError` for a key file that has become
         unusable."""
         if self._key_file is None:
-            _check_known_by_certificate(theirs)
+            check_known_by_certificate(theirs)
             return None
         if transport.get_extra_info("tls_session") is None and not _is_within_host(transport):
             raise UnauthorizedError(
@@ -72,12 +65,6 @@ class WireSecurity:
         )
 
 
-def login_without_key(theirs: Hello, _transport: asyncio.Transport) -> ClientLogin | None:
-    """The same for a client that has neither TLS nor a key."""
-    _check_known_by_certificate(theirs)
-    return None
-
-
 def read_key(path: str) -> Key:
     """The key in a file. Raises :class:`InvalidArgumentError`, which never shows the key."""
     try:
@@ -88,15 +75,6 @@ def read_key(path: str) -> Key:
         return Key.from_text(text)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"key file {path}: {error.message}") from None
-
-
-def _check_known_by_certificate(theirs: Hello) -> None:
-    if EXTENSION_PRINCIPAL not in theirs.extensions:
-        reason = theirs.extensions.get(EXTENSION_DENIED, b"").decode(errors="replace")
-        raise UnauthorizedError(
-            f"bookie {theirs.bookie_id} requires authentication: {reason or 'the client is not known'}; connect with "
-            "key_file= or a certificate of a principal (`octavo access add NAME` makes NAME one)"
-        )
 
 
 def _is_within_host(transport: asyncio.Transport) -> bool:

@@ -18,7 +18,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from octavo.client.wire.outcome import OnOutcome, Outcome
 from octavo.client.wire.posting import Posting
@@ -51,7 +51,9 @@ from octavo.protocol.messages import (
 from octavo.protocol.packs import CAPABILITY_PACKS, is_pack
 from octavo.protocol.pushes import Push, are_pushes, decode_pushes
 from octavo.security import forks
-from octavo.security.login import ClientLogin
+
+if TYPE_CHECKING:
+    from octavo.security.login import ClientLogin
 
 _JOIN_BYTES_MAX = 128 * 1024
 """Bodies up to this size are copied behind their length prefix: writing the four bytes separately would cost a system
@@ -102,7 +104,7 @@ class Wire(asyncio.Protocol):
         outgoing_bytes_max: int,
         next_request_id: Callable[[], int],
         turn: Turn,
-        login: Callable[[Hello, asyncio.Transport], ClientLogin | None] | None = None,
+        login: Callable[[Hello, asyncio.Transport], "ClientLogin | None"] | None = None,
     ) -> None:
         """``next_request_id`` gives the ids of the client's requests, one after another. What is posted leaves
         when the ``turn`` ends. ``login`` returns the authentication to go through with a bookie that offers it, given
@@ -376,7 +378,9 @@ class Wire(asyncio.Protocol):
             else:
                 self._up()
 
-    def _begin_login(self, theirs: Hello, find_login: Callable[[Hello, asyncio.Transport], ClientLogin | None]) -> None:
+    def _begin_login(
+        self, theirs: Hello, find_login: Callable[[Hello, asyncio.Transport], "ClientLogin | None"]
+    ) -> None:
         transport = self._transport
         assert transport is not None, "a hello came over it"
         try:
@@ -389,7 +393,7 @@ class Wire(asyncio.Protocol):
         else:
             self._write(self._login.first().encode(_LOGIN_REQUEST_ID))
 
-    def _login_answered(self, login: ClientLogin, values: list[object]) -> None:
+    def _login_answered(self, login: "ClientLogin", values: list[object]) -> None:
         request_id, outcome = decode_reply(values)
         if isinstance(outcome, OctavoError):
             self.abort(type(outcome)(f"{self._name}: {outcome.message}", may_have_happened=False))
