@@ -1,4 +1,4 @@
-"""What a client needs to write: placement, recovery, takeover, and the writers of ledgers.
+"""Everything that a client needs to write: placement, recovery, takeover, and the writers of ledgers.
 
 A client makes it with its first writer, or when it first ends a ledger or a log. One that only reads does without:
 loading these modules takes as long as everything else that a short command does.

@@ -22,6 +22,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, ClassVar, Self, cast, dataclass_transform
 
 from octavo.protocol import fields
+from octavo.protocol.compared import Compared
 from octavo.protocol.entries import OVERHEAD_BYTES_MAX
 from octavo.protocol.errors import (
     CODE_OK,
@@ -122,13 +123,12 @@ _SEALED = fields.optional(fields.binary(FRAME_BYTES_MAX))
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
-class Message:
+class Message(Compared):
     """A message: a frozen dataclass whose fields, in order, are the wire's, each with its check in ``checks``."""
 
     __slots__ = ()
     op: ClassVar[Op]
     checks: ClassVar[tuple[fields.Check, ...]]
-    names: ClassVar[tuple[str, ...]]
 
     @classmethod
     def from_fields(cls, values: Sequence[Any]) -> Self:
@@ -151,21 +151,6 @@ class Message:
             except ValueError as error:
                 return ProtocolError(f"{cls.__name__}.{name}: {error}")
         raise AssertionError("one of the values is wrong")
-
-    def to_fields(self) -> list[Any]:
-        """The fields as msgpack takes them."""
-        return [getattr(self, name) for name in self.names]
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self.to_fields() == other.to_fields()
-
-    def __hash__(self) -> int:
-        return hash((type(self), *self.to_fields()))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.names)})"
 
 
 class Request(Message):
@@ -191,7 +176,6 @@ class Reply(Message):
 @dataclass_transform(frozen_default=True)
 def _message[M: Message](op: Op, *checks: fields.Check) -> Callable[[type[M]], type[M]]:
     def decorate(plain: type[M]) -> type[M]:
-        # Python would write each of these methods anew for each class, which takes as long as all else that loads here.
         message_class = dataclass(frozen=True, slots=True, eq=False, repr=False)(plain)
         message_class.op = op
         message_class.names = tuple(field.name for field in dataclass_fields(cast(Any, message_class)))

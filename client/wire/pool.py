@@ -17,7 +17,7 @@ from octavo.client.counts import ClientCounts
 from octavo.client.options import ClientOptions
 from octavo.client.supervisor import Supervisor
 from octavo.client.wire.connection import BookieConnection
-from octavo.client.wire.protection import login_without_key, security_of
+from octavo.client.wire.protection import login_without_key
 from octavo.client.wire.turn import Turn
 from octavo.client.wire.wire import Wire
 from octavo.metadata.cluster.registration import BookieRegistration
@@ -34,6 +34,7 @@ from octavo.protocol.messages import MAGIC, PROTOCOL_VERSION, Hello
 
 if TYPE_CHECKING:
     from octavo.client.statistics.clients import ConnectionState, ConnectionStatistics
+    from octavo.client.wire.security import WireSecurity
 
 _QUARANTINE_SPREAD = 1.5
 """Longest quarantine as a multiple of the shortest: bookies that failed together are not all tried again together, nor
@@ -54,7 +55,7 @@ class ConnectionPool:
         self._cluster_id = cluster_id
         self._options = options
         self._rng = rng
-        self._security = security_of(options)
+        self._security = _security_of(options)
         self._tls_of: dict[BookieId, str] = {}
         """What registrations say of TLS, as of the last look."""
         self.counts = ClientCounts()
@@ -203,6 +204,14 @@ class ConnectionPool:
         asyncio.get_running_loop().call_exception_handler(
             {"message": "the connections of a client failed", "exception": error}
         )
+
+
+def _security_of(options: ClientOptions) -> "WireSecurity | None":
+    if not options.tls and options.key_file is None:
+        return None
+    from octavo.client.wire.security import WireSecurity  # noqa: PLC0415 - most clients have neither TLS nor a key
+
+    return WireSecurity(options)
 
 
 def _state_of(connection: BookieConnection) -> "ConnectionState":

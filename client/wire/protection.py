@@ -1,33 +1,19 @@
-"""Whether the connections of a client are protected. Only then the modules of TLS and of keys are loaded."""
+"""Protection of connections as far as it needs neither TLS nor a key: most clients load no more of it."""
 
 import asyncio
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from octavo.client.options import ClientOptions
 from octavo.protocol.errors import UnauthorizedError
 from octavo.protocol.messages import EXTENSION_DENIED, EXTENSION_PRINCIPAL, Hello
 from octavo.security.tls_options import Tls
 
-if TYPE_CHECKING:
-    from octavo.client.wire.security import WireSecurity
-
 
 def options_with_environment(options: ClientOptions) -> ClientOptions:
     """The options, with what the environment says where they say nothing. Raises :class:`InvalidArgumentError`."""
     tls = options.tls if options.tls is not None else Tls.from_environment(os.environ) or False
     return replace(options, tls=tls, key_file=options.key_file or os.environ.get("OCTAVO_KEY_FILE") or None)
-
-
-def security_of(options: ClientOptions) -> "WireSecurity | None":
-    """What protects the connections; None: nothing does. Raises :class:`InvalidArgumentError` for files that cannot be
-    used."""
-    if not options.tls and options.key_file is None:
-        return None
-    from octavo.client.wire.security import WireSecurity  # noqa: PLC0415 - see the module
-
-    return WireSecurity(options)
 
 
 def login_without_key(theirs: Hello, _transport: asyncio.Transport) -> None:

@@ -1,4 +1,4 @@
-"""What a change of stored metadata decides about them: to write, that there is nothing to write, or to refuse. Pure.
+"""Decisions of changes about stored metadata: to write, that there is nothing to write, or to refuse. Pure.
 
 In a module of its own: what carries changes out, and every client that reads, knows decisions and few changes.
 """

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from octavo.metadata.sqlite.change_feed import NO_CHANGES, ChangeFeed, Changes
+from octavo.metadata.sqlite.file_uri import file_uri
 from octavo.metadata.sqlite.held_records import HeldRecords
 from octavo.metadata.sqlite.inherited import check_not_inherited, inherit
 from octavo.metadata.store.driver import ClusterOrigin, Kind, Record, Unchanged
@@ -60,9 +61,6 @@ _ALIVE: Final = (
     "(session IS NULL OR session IN (SELECT session FROM sessions WHERE boot_id = :boot AND ends_at > :now))"
 )
 """Condition on a record: it belongs to no session, or to one that has not ended."""
-
-_PLAIN: Final = frozenset(b"/-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-"""Bytes of a path that stand for themselves in a URI."""
 
 _KEY_END: Final = "\x7f"
 """Sorts after every character of a key."""
@@ -113,7 +111,7 @@ class Database:
                 )
             mode = "rwc" if create else "rw"
             self._connection = sqlite3.connect(
-                f"{_uri_of(self._file)}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_seconds
+                f"{file_uri(self._file)}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_seconds
             )
             try:
                 self._prepare(create)
@@ -567,12 +565,6 @@ def _shortage() -> OSError | None:
         except OSError as error:
             return error
     return None
-
-
-def _uri_of(file: Path) -> str:
-    """The URI of a file with this absolute path. Any byte may stand in a path; SQLite takes each as ``%`` and its
-    number."""
-    return "file://" + "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in os.fsencode(file))
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -44,7 +44,7 @@ class ChainLayout:
     # --- leading ------------------------------------------------------------------------------------------------------
 
     def get_ready(self) -> None:
-        """What takes over a chain is loaded with this module."""
+        """Nothing to load: this module has loaded it."""
 
     async def take_over(self, lease: LogLock | None, on_close: Callable[[LogWriter], object]) -> LogWriter:
         """Take the log over at once."""
