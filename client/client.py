@@ -470,7 +470,7 @@ class Client(LogFace, Closable):
     # --- creating ------------------------------------------------------------------------------------------------
 
     def _to_write(self) -> "Writing":
-        """What this client needs to write, which it has not loaded before."""
+        """The parts of this client that write, loaded with the first use."""
         if self._writing is None:
             from octavo.client.writing import Writing  # noqa: PLC0415 - a client that only reads does without
 

@@ -1,6 +1,5 @@
 """The URI by which SQLite opens a file. The one that `pathlib` gives loads modules that no short command needs."""
 
-import os
 from pathlib import PurePath
 from typing import Final
 
@@ -11,4 +10,4 @@ _PLAIN: Final = frozenset(b"/-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijk
 def file_uri(file: PurePath) -> str:
     """The URI of the file with this absolute path. Any byte may stand in a path: SQLite takes each as ``%`` and its
     number."""
-    return "file://" + "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in os.fsencode(file))
+    return "file://" + "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in bytes(file))
