@@ -147,7 +147,7 @@ def test_commands_that_set_up_no_logging_use_nothing_that_logs_with_structlog() 
     ]
     assert {"octavo.cli.log.commands", "octavo.cli.ledger.commands", "octavo.cli.cluster.status"} <= {*commands}
     assert {name: found for name in commands if (found := loggers_below(name))} == {}
-    assert loggers_below("octavo.cli.repair") != [], "the search finds loggers"
+    assert loggers_below("octavo.cli.bookie.commands") != [], "the search finds loggers"
 
 
 ONLY_TO_WRITE = (
