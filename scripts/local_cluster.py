@@ -78,6 +78,11 @@ class Cluster:
         self._events: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         threading.Thread(target=self._read_events, daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        """The process of ``octavo up``. The bookies are its children."""
+        return self._process.pid
+
     def wait_for(self, event: str) -> dict[str, Any]:
         """Wait for the next event of this kind. Raises :class:`ClusterError` on time-out or exit."""
         deadline = time.monotonic() + TIME_SECONDS_MAX

@@ -132,7 +132,7 @@ def bookkeeper(folder: Path, times: Times, *, tuned: bool = False) -> Iterator[R
         uri = f"zk+hierarchical://{group.uri.removeprefix('zk://')}/ledgers"
         ports = free_ports(3)
         files = [bookie_settings(folder / f"bookie-{number}", port, uri, tuned) for number, port in enumerate(ports)]
-        output_of([*_java("bookkeeper", "-Xmx256m"), "org.apache.bookkeeper.bookie.BookieShell", "-conf", files[0],
+        output_of([*java("bookkeeper", "-Xmx256m"), "org.apache.bookkeeper.bookie.BookieShell", "-conf", files[0],
                    "initnewcluster"])  # fmt: skip
         servers = [
             _serve(stack, "bookkeeper", ("org.apache.bookkeeper.server.Main", "--conf", file), file) for file in files
@@ -140,7 +140,7 @@ def bookkeeper(folder: Path, times: Times, *, tuned: bool = False) -> Iterator[R
         for port in ports:
             wait_listening(port)
         time.sleep(SETTLE_SECONDS)
-        yield lambda case: _load("bookkeeper", (uri,), case, times, servers)
+        yield lambda case: load("bookkeeper", (uri,), case, times, servers)
 
 
 def bookie_settings(folder: Path, port: int, uri: str, tuned: bool) -> Path:
@@ -167,6 +167,13 @@ def bookie_settings(folder: Path, port: int, uri: str, tuned: bool) -> Path:
 @contextmanager
 def kafka(folder: Path, times: Times, *, synced: bool) -> Iterator[Run]:
     """Three brokers of Kafka that are controllers, too."""
+    with brokers_of_kafka(folder) as (servers, brokers):
+        yield lambda case: load("kafka", (servers, "synced" if synced else "plain"), case, times, brokers)
+
+
+@contextmanager
+def brokers_of_kafka(folder: Path) -> Iterator[tuple[str, list[int]]]:
+    """Three brokers of Kafka that are controllers, too: their addresses, and their process ids."""
     folder.mkdir(parents=True)
     ports, controllers = free_ports(3), free_ports(3)
     voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
@@ -174,14 +181,13 @@ def kafka(folder: Path, times: Times, *, synced: bool) -> Iterator[Run]:
         brokers = []
         for number, (port, controller) in enumerate(zip(ports, controllers, strict=True), 1):
             file = broker_settings(folder / f"broker-{number}", number, port, controller, voters)
-            output_of([*_java("kafka", "-Xmx256m"), "kafka.tools.StorageTool", "format", "-t", KAFKA_CLUSTER_ID, "-c",
+            output_of([*java("kafka", "-Xmx256m"), "kafka.tools.StorageTool", "format", "-t", KAFKA_CLUSTER_ID, "-c",
                        file])  # fmt: skip
             brokers.append(_serve(stack, "kafka", ("kafka.Kafka", file), file))
         for port in ports:
             wait_listening(port)
         time.sleep(SETTLE_SECONDS)
-        servers = ",".join(f"127.0.0.1:{port}" for port in ports)
-        yield lambda case: _load("kafka", (servers, "synced" if synced else "plain"), case, times, brokers)
+        yield ",".join(f"127.0.0.1:{port}" for port in ports), brokers
 
 
 def broker_settings(folder: Path, number: int, port: int, controller: int, voters: str) -> Path:
@@ -207,7 +213,8 @@ def _write_settings(file: Path, settings: Mapping[str, object]) -> Path:
     return file
 
 
-def _java(peer: str, *memory: str) -> list[str]:
+def java(peer: str, *memory: str) -> list[str]:
+    """The command that runs a class of a peer's jars, or of its compiled client, without the class."""
     cache = CACHE / peer
     return [find_java(), *JAVA_OPTIONS, *memory, "-cp", f"{cache}/classes:{cache}/jars/*"]
 
@@ -215,19 +222,17 @@ def _java(peer: str, *memory: str) -> list[str]:
 def _serve(stack: ExitStack, peer: str, command: tuple[str | Path, ...], settings: Path) -> int:
     """Start a server, which is killed when the stack is left; its process id."""
     log = stack.enter_context(settings.with_suffix(".log").open("wb"))
-    server = subprocess.Popen(
-        [*_java(peer, *SERVER_MEMORY), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-    )
+    server = subprocess.Popen([*java(peer, *SERVER_MEMORY), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     stack.callback(server.wait)
     stack.callback(server.kill)
     return server.pid
 
 
-def _load(peer: str, target: tuple[str, ...], case: Case, times: Times, servers: Sequence[int]) -> Result:
+def load(peer: str, target: tuple[str, ...], case: Case, times: Times, servers: Sequence[int]) -> Result:
     """Run the peer's client."""
     numbers = (case.entry_bytes, case.in_flight, case.rate, times.java_warm_up_seconds, times.seconds, case.ledgers)
     processes = ",".join(map(str, servers))
-    told = output_of([*_java(peer, *CLIENT_MEMORY), CLIENTS[peer], *target, *map(str, numbers), processes])
+    told = output_of([*java(peer, *CLIENT_MEMORY), CLIENTS[peer], *target, *map(str, numbers), processes])
     return client_result(told, f"{peer}, case {case.name!r}")
 
 

@@ -14,29 +14,30 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /**
  * Adds to the partitions of a topic of Apache Kafka. Each has three replicas, two of which must have a record.
  *
- * <p>Usage: KafkaLoad SERVERS synced|plain, then the numbers of {@link AddLoad}. The brokers of a synced topic sync each
- * record before they answer.
+ * <p>Usage: KafkaLoad SERVERS synced|plain|gateway, then the numbers of {@link AddLoad}. The brokers of a synced topic
+ * sync each record before they answer. A gateway of Octavo is one node, however many bookies there are.
  */
 public final class KafkaLoad {
     private static final int BROKERS = 3;
     private static final int BATCH_BYTES = 256 * 1024;
     private static final int PAUSE_MILLISECONDS = 50;
 
-    private static void createTopic(String servers, String name, int partitions, boolean synced) throws Exception {
+    private static void createTopic(String servers, String name, int partitions, String kind) throws Exception {
+        int nodes = kind.equals("gateway") ? 1 : BROKERS;
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", servers))) {
-            while (admin.describeCluster().nodes().get().size() < BROKERS) {
+            while (admin.describeCluster().nodes().get().size() < nodes) {
                 Thread.sleep(PAUSE_MILLISECONDS);
             }
             NewTopic topic = new NewTopic(name, Optional.of(partitions), Optional.of((short) BROKERS));
-            topic.configs(synced
+            topic.configs(kind.equals("synced")
                     ? Map.of("min.insync.replicas", "2", "flush.messages", "1") : Map.of("min.insync.replicas", "2"));
             admin.createTopics(List.of(topic)).all().get();
         }
     }
 
-    private static List<AddLoad.Target> create(String servers, boolean synced, int number) throws Exception {
+    private static List<AddLoad.Target> create(String servers, String kind, int number) throws Exception {
         String topic = "load-" + System.nanoTime();
-        createTopic(servers, topic, number, synced);
+        createTopic(servers, topic, number, kind);
         // One request at a time: what comes meanwhile makes one batch, which is the fastest setting for many records.
         KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(Map.of(
                 "bootstrap.servers", servers, "acks", "all", "linger.ms", "0", "batch.size", String.valueOf(BATCH_BYTES),
@@ -73,8 +74,7 @@ public final class KafkaLoad {
     }
 
     public static void main(String[] arguments) throws Exception {
-        boolean synced = arguments[1].equals("synced");
-        AddLoad.run(number -> create(arguments[0], synced, number), Arrays.copyOfRange(arguments, 2, arguments.length));
+        AddLoad.run(number -> create(arguments[0], arguments[1], number), Arrays.copyOfRange(arguments, 2, arguments.length));
         System.exit(0); // threads of the client's library may live on
     }
 }
