@@ -308,7 +308,7 @@ def topic_as_json(topic: "Topic") -> dict[str, Any]:
         "partitions": topic.partitions,
         "write_quorum": topic.write_quorum,
         "ack_quorum": topic.ack_quorum,
-        "settings": {one.name: one.value for one in shown(topic.settings)},
+        "settings": {one.name: one.value for one in shown(topic.settings, ack_quorum=topic.ack_quorum)},
     }
 
 

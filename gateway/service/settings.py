@@ -65,7 +65,7 @@ class SettingsService:
         topic = self._catalogue.find(asked.resource_name)
         if topic is None:
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.resource_name!r}")
-        return shown(topic.settings)
+        return shown(topic.settings, ack_quorum=topic.ack_quorum)
 
     async def alter(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to AlterConfigs: settings that are not named get their defaults."""

@@ -30,7 +30,7 @@ from octavo.gateway.topics.document import (
     has_topic_form,
     topic_document,
 )
-from octavo.gateway.topics.settings import DEFAULT, Change, changed, settings_from
+from octavo.gateway.topics.settings import DEFAULT, Change, ack_quorum_of, changed, settings_from
 from octavo.metadata import MetadataStore
 from octavo.metadata.store.values import Version
 from octavo.protocol.errors import (
@@ -272,14 +272,15 @@ class Catalogue:
         if not 1 <= write_quorum <= bookies:
             text = f"{write_quorum} copies of each batch, and there are {bookies} bookies"
             raise RefusedError(Code.INVALID_REPLICATION_FACTOR, text)
-        ack_quorum = self.ack_quorum if replicas == -1 else write_quorum // 2 + 1
+        usual = self.ack_quorum if replicas == -1 else write_quorum // 2 + 1
+        ack_quorum = ack_quorum_of(settings, write_quorum=write_quorum, usual=usual)
         if len(self._topics) >= TOPICS_MAX:
             raise RefusedError(Code.INVALID_REQUEST, f"there are {TOPICS_MAX} topics, which is the limit")
         self._check_all_partitions(partitions)
         topic_id = f"{self._rng.getrandbits(128):032x}"
         return Topic(
-            name, topic_id, partitions, write_quorum, ack_quorum, settings_from(settings), TopicState.MAKING,
-            is_private=bool(self.password),
+            name, topic_id, partitions, write_quorum, ack_quorum, settings_from(settings, ack_quorum=ack_quorum),
+            TopicState.MAKING, is_private=bool(self.password),
         )  # fmt: skip
 
     def _check_all_partitions(self, more: int) -> None:
@@ -364,7 +365,7 @@ class Catalogue:
         """
         async with self._one_at_a_time():
             topic = await self._changeable(name)
-            settings = changed(DEFAULT if anew else topic.settings, changes)
+            settings = changed(DEFAULT if anew else topic.settings, changes, ack_quorum=topic.ack_quorum)
             if not validate_only and settings != topic.settings:
                 await self._change(replace(topic, settings=settings))
                 await self._announce(name)

@@ -74,6 +74,10 @@ _WHY_FIXED: Final[Mapping[str, str]] = {
 }
 
 
+COPIES_MIN: Final = "min.insync.replicas"
+"""At least so many copies acknowledge a batch. It is the ack quorum of the topic's logs, which never changes."""
+
+
 class Change(Enum):
     """The operation of a request on a setting."""
 
@@ -84,8 +88,24 @@ class Change(Enum):
     SUBTRACT = 3
 
 
-def changed(before: TopicSettings, changes: Iterable[tuple[str, Change, str | None]]) -> TopicSettings:
-    """The settings after these changes, in their order. Without a value a setting gets its default.
+def ack_quorum_of(values: Mapping[str, str | None], *, write_quorum: int, usual: int) -> int:
+    """How many copies acknowledge a batch of a topic that is created with these values and has ``write_quorum`` copies.
+
+    ``usual``, or more if `min.insync.replicas` asks for more; never fewer: in Kafka that setting is the least when
+    replicas are missing, not how many acknowledge.
+
+    Raises:
+        RefusedError: There are not so many copies.
+    """
+    value = values.get(COPIES_MIN)
+    return usual if value is None else max(usual, _copies(value, write_quorum))
+
+
+def changed(
+    before: TopicSettings, changes: Iterable[tuple[str, Change, str | None]], *, ack_quorum: int
+) -> TopicSettings:
+    """The settings after these changes, in their order. Without a value a setting gets its default. ``ack_quorum``: of
+    the topic's logs.
 
     Raises:
         RefusedError: A setting is not known, or a topic cannot have its value.
@@ -93,12 +113,15 @@ def changed(before: TopicSettings, changes: Iterable[tuple[str, Change, str | No
     numbers = {name: number.read(before) for name, number in _NUMBERS.items()}
     for name, change, value in changes:
         wanted = None if change is Change.UNSET else value
-        if name not in _NUMBERS and name not in _FIXED:
+        if name not in _NUMBERS and name not in _FIXED and name != COPIES_MIN:
             raise _refused(f"the setting {name[:100]} is not supported")
         if change in {Change.APPEND, Change.SUBTRACT}:
             raise _refused(f"{name} is no list")
         if name in _NUMBERS:
             numbers[name] = _NUMBERS[name].read(DEFAULT) if wanted is None else _number(name, wanted)
+        elif name == COPIES_MIN:
+            if wanted is not None:
+                _copies(wanted, ack_quorum)
         elif wanted not in {None, _FIXED[name]}:
             why = f": {_WHY_FIXED[name]}" if name in _WHY_FIXED else ""
             raise _refused(f"{name} can only be {_FIXED[name]}, not {str(wanted)[:50]}{why}")
@@ -108,9 +131,9 @@ def changed(before: TopicSettings, changes: Iterable[tuple[str, Change, str | No
     )
 
 
-def settings_from(values: Mapping[str, str | None]) -> TopicSettings:
+def settings_from(values: Mapping[str, str | None], *, ack_quorum: int) -> TopicSettings:
     """The settings of a topic that is created with these values. Raises as :func:`changed`."""
-    return changed(DEFAULT, ((name, Change.SET, value) for name, value in values.items()))
+    return changed(DEFAULT, ((name, Change.SET, value) for name, value in values.items()), ack_quorum=ack_quorum)
 
 
 class Shown(NamedTuple):
@@ -123,12 +146,13 @@ class Shown(NamedTuple):
     is_number: bool
 
 
-def shown(settings: TopicSettings) -> list[Shown]:
-    """All settings of a topic, by name."""
+def shown(settings: TopicSettings, *, ack_quorum: int) -> list[Shown]:
+    """All settings of a topic, by name. ``ack_quorum``: of its logs."""
     found = [
         Shown(name, value, is_default=True, can_change=False, is_number=value.isdecimal())
         for name, value in _FIXED.items()
     ]
+    found.append(Shown(COPIES_MIN, str(ack_quorum), is_default=False, can_change=False, is_number=True))
     for name, number in _NUMBERS.items():
         value = number.read(settings)
         text = str(_NO_LIMIT if value is None else value)
@@ -143,6 +167,14 @@ def _number(name: str, text: str) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and number.low <= int(text) <= number.high):
         no_limit = f", or {_NO_LIMIT} for no limit" if number.may_be_none else ""
         raise _refused(f"{name} is a number from {number.low} to {number.high}{no_limit}, not {text[:50]!r}")
+    return int(text)
+
+
+def _copies(text: str, at_most: int) -> int:
+    """The value of `min.insync.replicas`, of which there can be so many. Raises :class:`RefusedError`."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= at_most):
+        told = f"{COPIES_MIN} is a number from 1 to {at_most}, not {text[:50]!r}"
+        raise _refused(f"{told}: how many copies acknowledge a batch is settled when a topic is made")
     return int(text)
 
 

@@ -21,6 +21,7 @@ from octavo.gateway.topics.settings import Change, TopicRetention, TopicSettings
 from octavo.metadata import MetadataStore
 from octavo.metadata.encoding import encode_object
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError
+from octavo.protocol.ids import LedgerId
 from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
 from support.kafka.catalogues import catalogue_of
 from support.metadata.interposed_store import InterposedStore
@@ -102,6 +103,22 @@ async def test_a_topic_is_a_log_for_each_partition(cluster: GatewayCluster, stor
     for name, number in (("orders", 3), ("orders", -1), ("others", 0)):
         with pytest.raises(RefusedError, match="there is no partition"):
             again.partition(name, number)
+
+
+async def test_a_topic_that_asks_for_more_copies_before_an_acknowledgement_gets_them(cluster: GatewayCluster) -> None:
+    catalogue = await catalogue_of(cluster, cluster.logs.store)
+    topic = await catalogue.create("orders", 1, 3, {"min.insync.replicas": "3"})
+    assert (topic.write_quorum, topic.ack_quorum) == (3, 3)
+    log = await (await cluster.logs.client()).open_log(topic.log_name(0))
+    async with log.lead() as writer:
+        await writer.add(b"a batch")
+        (segment,) = (await log.status()).segments
+    assert (await cluster.logs.store.read_stream(LedgerId(segment.ledger_id))).value.last_fragment.ack_quorum == 3
+    await catalogue.alter("orders", [("min.insync.replicas", Change.SET, "2")], anew=False, validate_only=False)
+    assert catalogue.find("orders") == topic
+    with pytest.raises(RefusedError, match=r"min.insync.replicas is a number from 1 to 2, not '3'"):
+        await catalogue.create("payments", 1, 2, {"min.insync.replicas": "3"})
+    assert catalogue.find("payments") is None
 
 
 async def test_a_deleted_topic_is_gone_and_its_id_is_not_used_again(cluster: GatewayCluster) -> None:
