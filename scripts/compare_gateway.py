@@ -90,7 +90,7 @@ def children(process: int) -> tuple[int, ...]:
 
 
 def memory_megabytes(process: int, field: str) -> float:
-    """What a process holds (VmRSS), or held at the most (VmHWM)."""
+    """The memory of a process by a field of its status: VmRSS, held now, or VmHWM, the most it ever held."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
     assert found is not None, f"the kernel tells no {field}"
     return int(found[1]) / 1000

@@ -75,7 +75,7 @@ _WHY_FIXED: Final[Mapping[str, str]] = {
 
 
 COPIES_MIN: Final = "min.insync.replicas"
-"""At least so many copies acknowledge a batch. It is the ack quorum of the topic's logs, which never changes."""
+"""The least number of copies that acknowledge a batch: the ack quorum of the topic's logs, which never changes."""
 
 
 class Change(Enum):
@@ -95,7 +95,7 @@ def ack_quorum_of(values: Mapping[str, str | None], *, write_quorum: int, usual:
     replicas are missing, not how many acknowledge.
 
     Raises:
-        RefusedError: There are not so many copies.
+        RefusedError: The topic has fewer copies than that.
     """
     value = values.get(COPIES_MIN)
     return usual if value is None else max(usual, _copies(value, write_quorum))
@@ -171,7 +171,7 @@ def _number(name: str, text: str) -> int | None:
 
 
 def _copies(text: str, at_most: int) -> int:
-    """The value of `min.insync.replicas`, of which there can be so many. Raises :class:`RefusedError`."""
+    """The number in a value of `min.insync.replicas`. Raises :class:`RefusedError` for one above ``at_most``."""
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= at_most):
         told = f"{COPIES_MIN} is a number from 1 to {at_most}, not {text[:50]!r}"
         raise _refused(f"{told}: how many copies acknowledge a batch is settled when a topic is made")
