@@ -76,6 +76,7 @@ soak: setup ## run what `make test` leaves out, crash, kill, recovery and damage
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set guarded=1
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set packs=1
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set followers=1
+	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set gateways=1
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set deferred=1
 	@$(VENV)/python scripts/simulate.py --minutes $$(($(MINUTES) / 5 + 1)) --set logs=1 --set keyed=1
 

@@ -15,6 +15,7 @@ from simulation.faults.crowd import Crowd
 from simulation.faults.endurance import HARDSHIPS, endure
 from simulation.faults.names import calm, leave_only, settings_for
 from simulation.faults.theseus import Theseus, draw_theseus_plan
+from simulation.gateways.course import GatewayUniverse
 from simulation.plan import (
     Plan,
     besiege,
@@ -26,7 +27,7 @@ from simulation.plan import (
     restore_metadata,
     run_agents,
 )
-from simulation.universe import Outcome, collect_garbage, run_universe
+from simulation.universe import Course, Outcome, collect_garbage, run_universe
 from simulation.workload.balance_plan import balance
 from simulation.workload.log_books import keep_books_of_logs
 
@@ -133,11 +134,20 @@ class Order:
 def run_order(order: Order, *, lines: bool = False) -> Outcome:
     """Run one universe."""
     plan = order.plan()
-    course = Theseus if order.theseus else Crowd if plan.hardships.crowds else None
+    course = _course_of(order, plan)
     if order.canary is None:
         return run_universe(order.seed, plan, lines=lines, course=course)
     with CANARIES[order.canary].applied():
         return run_universe(order.seed, plan, lines=lines, course=course)
+
+
+def _course_of(order: Order, plan: Plan) -> Course | None:
+    """The course of events; None: the ordinary one."""
+    if order.theseus:
+        return Theseus
+    if plan.hardships.gateways:
+        return GatewayUniverse
+    return Crowd if plan.hardships.crowds else None
 
 
 def run_orders(orders: Iterable[Order], *, jobs: int) -> Iterator[tuple[Order, Outcome]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.bookie.bookie import Bookie
 from octavo.bookie.companion import CompanionView
@@ -44,6 +44,9 @@ from simulation.judges.log_histories import LogHistories
 from simulation.judges.naming_judge import NamingJudge
 from simulation.plan import Plan
 from simulation.workload.balance_plan import HOSTS_SHARE
+
+if TYPE_CHECKING:
+    from simulation.gateways.seat import Seat
 
 PORT = 3181
 
@@ -323,13 +326,15 @@ Application = Callable[["ClientHost"], Coroutine[Any, Any, None]]
 class ClientHost:
     """A client process: it runs one application with one client."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: "World", name: str, address: str | None = None) -> None:
+        """``address``: in the network; None: its name."""
         self.world = world
         self.name = name
+        self.address = address or name
         offset, rate = world.draw_clock()
         self.process = Process(world.loop, name, clock_offset=offset, clock_rate=rate)
         self.process.on_death.append(self._died)
-        world.network.attach(self.process, name)
+        world.network.attach(self.process, self.address)
         self._finished: list[asyncio.Future[None]] = []
         self._store: MetadataStore | None = None
 
@@ -426,6 +431,8 @@ class World:
         self.unlucky = self.machines[: plan.unlucky]
         """Machines of the fault budget: their disks may lose synced data."""
         self.hosts: list[ClientHost] = []
+        self.gateways: list[Seat] = []
+        """In universes that have some."""
 
     def rng_for(self, purpose: str) -> random.Random:
         """A random generator for one purpose, independent of all others."""
@@ -436,9 +443,9 @@ class World:
         drift = self.plan.clock_drift
         return self.rng.uniform(0, 1000), 1 + self.rng.uniform(-drift, drift)
 
-    def host(self, name: str) -> ClientHost:
-        """Start a client process."""
-        host = ClientHost(self, name)
+    def host(self, name: str, address: str | None = None) -> ClientHost:
+        """Start a client process. ``address``: in the network; None: its name."""
+        host = ClientHost(self, name, address)
         self.hosts.append(host)
         return host
 

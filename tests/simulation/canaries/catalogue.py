@@ -8,7 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from simulation.canaries import bookie, books, client, hardships, keys, logs, packs, pushes, repair, security, streams
+from simulation.canaries import (
+    bookie,
+    books,
+    client,
+    gateways,
+    hardships,
+    keys,
+    logs,
+    packs,
+    pushes,
+    repair,
+    security,
+    streams,
+)
 from simulation.engine.patches import Patch
 
 
@@ -228,4 +241,22 @@ CANARIES: dict[str, Canary] = {
     "push-begins-with-what-comes": Canary("what a bookie knew before is not pushed", "R6",
                                           pushes.begin_with_what_comes),
     "push-asked-of-all": Canary("subscriptions are sent to bookies that know none", "R6", pushes.all_are_asked),
+    "gateway-answers-early": Canary("a batch is answered when it is handed over", "K3",
+                                    gateways.batches_are_answered_early),
+    "gateway-forgets-producers": Canary("a new leader remembers no producers", "K5",
+                                        gateways.takeovers_forget_producers),
+    "gateway-compares-no-sequences": Canary("a batch that does not follow is taken", "K4",
+                                            gateways.sequences_are_not_compared),
+    "gateway-offset-too-low": Canary("a new leader gives the last offset once more", "K2",
+                                     gateways.takeovers_begin_too_low),
+    "gateway-read-skips": Canary("a consumer is given the batch behind the one that it asks for", "K7",
+                                 gateways.reads_from_memory_skip),
+    "gateway-commits-early": Canary("a commit is answered when it is handed over", "K10",
+                                    gateways.commits_are_answered_early),
+    "gateway-stale-commit": Canary("a commit of a generation that is over lands", "K10",
+                                   gateways.stale_members_commit),
+    "gateway-believes-its-lead": Canary("what is said of now is said without asking the lease", "K3",
+                                        gateways.leases_are_not_asked),
+    "gateway-generations-fall": Canary("a new coordinator begins with generation 0", "K11",
+                                       gateways.generations_begin_anew),
 }  # fmt: skip

@@ -171,6 +171,20 @@ PUSHES = {
 }
 """Canary in following -> the first seed to try, of quick universes in which a client follows many ledgers."""
 
+GATEWAYS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "gateway-answers-early": (1, ()),
+    "gateway-forgets-producers": (5, ()),
+    "gateway-compares-no-sequences": (22, ("cut gateway off", "pause bookie", "cut power everywhere")),
+    "gateway-offset-too-low": (1, ()),
+    "gateway-read-skips": (2, ()),
+    "gateway-commits-early": (6, ()),
+    "gateway-stale-commit": (10, ()),
+    "gateway-believes-its-lead": (6, ("gateway absent",)),
+    "gateway-generations-fall": (1, ()),
+}
+"""Canary in gateways -> the first seed to try, of quick universes with gateways, and the faults that strike; none:
+those that the seed draws."""
+
 CHAIN, STREAM = ("logs=1", "log_streams=0", "agents=0"), ("logs=1", "log_streams=1", "agents=0")
 
 HARDSHIPS = {
@@ -286,6 +300,12 @@ def test_known_defect_in_following_is_found(canary: str) -> None:
     check_found(canary, PUSHES[canary], "--size", "quick", "--set", "followers=1")
 
 
+@pytest.mark.parametrize("canary", GATEWAYS)
+def test_known_defect_in_gateways_is_found(canary: str) -> None:
+    first, only = GATEWAYS[canary]
+    check_found(canary, first, "--size", "quick", "--set", "gateways=1", *(x for one in only for x in ("--only", one)))
+
+
 @pytest.mark.parametrize("canary", HARDSHIPS)
 def test_hardship_finds_defect(canary: str) -> None:
     size, first, settings = HARDSHIPS[canary]
@@ -333,7 +353,7 @@ def test_a_replacement_that_takes_other_arguments_than_the_code_is_refused() -> 
 def test_the_document_says_how_much_is_run_and_names_every_canary() -> None:
     text = " ".join((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8").split())
     streams = {**STREAMS, **BESIEGED_STREAMS}
-    special = {**BALANCES, **GUARDED, **DEFERRED, **FULL_COPIES, **HARDSHIPS, **PACKS, **PUSHES}
+    special = {**BALANCES, **GUARDED, **DEFERRED, **FULL_COPIES, **HARDSHIPS, **PACKS, **PUSHES, **GATEWAYS}
     kept = str(len({**CHEAPEST, **BESIEGED, **LOGS, **streams, **THESEUS, **REPAIR, **special}))
     assert re.findall(r"(\d+) known defects", text) == re.findall(r"(\d+) canaries in every", text) == [kept]
     assert re.findall(r"runs (\d+) universes", text) == [str(SEEDS + SMALL_SEEDS + LARGE_SEEDS)]
@@ -347,6 +367,7 @@ def test_a_dozen_canaries_are_kept_alive() -> None:
     in_packs = {canary for canary in CANARIES if canary.startswith("pack")}
     assert PACKS.keys() == in_packs - SELDOM
     assert PUSHES.keys() == {canary for canary in CANARIES if canary.startswith("push")}
+    assert GATEWAYS.keys() == {canary for canary in CANARIES if canary.startswith("gateway-")} - SELDOM
     assert LOGS.keys() == {canary for canary in CANARIES if canary.startswith("log-")} - SELDOM
     in_streams = {canary for canary in CANARIES if canary.startswith("stream-")}
     assert STREAMS.keys() | BESIEGED_STREAMS.keys() == in_streams - SELDOM

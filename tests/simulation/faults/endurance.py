@@ -14,6 +14,7 @@ from simulation.faults.clocks import CLOCK_STEPS
 from simulation.faults.crowd_plan import crowd_in
 from simulation.faults.host_faults import share_hosts
 from simulation.faults.returns import RETURNS
+from simulation.gateways.gateway_plan import serve_with_gateways
 from simulation.plan import NEEDS_BUDGET, Plan, run_agents
 from simulation.workload.audience_plan import follow_many
 from simulation.workload.throng_plan import open_many
@@ -37,7 +38,7 @@ def endure(plan: Plan, seed: int, settings: Mapping[str, int], *, drawn: bool) -
         wanted = drawn and rng.random() < hardship.share and hardship.suits(plan)
         if name == "crowds" and (settings.get("packs") or settings.get("followers")):
             wanted = False  # that course of events has ledgers of its own
-        if settings.get("followers"):
+        if settings.get("followers") or settings.get("gateways"):
             wanted = False  # what is bounded in time allows for the faults of its own plan
         if settings.get(name, wanted):
             setattr(plan.hardships, name, True)
@@ -167,5 +168,6 @@ HARDSHIPS: dict[str, Hardship] = {
     "hosts": Hardship(0.03, _may_share_hosts, share_hosts),
     "packs": Hardship(0.04, _may_have_many, open_many),
     "followers": Hardship(0.0, _may_have_many, follow_many),
+    "gateways": Hardship(0.0, _may_have_many, serve_with_gateways),
 }
 """Field of :class:`simulation.faults.hardships.Hardships` -> what it means."""

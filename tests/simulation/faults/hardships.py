@@ -36,6 +36,15 @@ class Hardships:
     """Whether a client has many ledgers open at once, so that most requests travel in packs (``throng.py``)."""
     followers: bool = False
     """Whether a client follows many ledgers and logs (``audience.py``)."""
+    gateways: bool = False
+    """Whether gateways serve clients of Kafka's protocol, and nobody else uses ledgers and logs (``gateways/``)."""
+    gateway_count: int = 0
+    gateway_partitions: int = 0
+    """Of the topic that all use."""
+    gateway_client_seconds: float = 0.0
+    """How long clients of gateways wait for an answer."""
+    gateway_restate_bytes: int = 0
+    """Of entries in the log of a coordinator, before it is truncated."""
     old_bookie_chance: float = 0.0
     """Chance that a bookie that starts is of a version that knows no packs and no subscriptions."""
     old_client_chance: float = 0.0

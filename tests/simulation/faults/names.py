@@ -7,9 +7,10 @@ from simulation.faults.absences import ABSENCES
 from simulation.faults.clocks import CLOCK_STEPS
 from simulation.faults.host_faults import HOST_FAULTS, WIPES_HOST
 from simulation.faults.returns import RETURNS
+from simulation.gateways.gateway_plan import GATEWAY_FAULTS
 from simulation.plan import DISTURBANCES, GUARDED_DISTURBANCES, NEEDS_BUDGET, Plan
 
-FAULTS = (*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES, *CLOCK_STEPS, *RETURNS, *HOST_FAULTS)
+FAULTS = (*DISTURBANCES, *GUARDED_DISTURBANCES, *ABSENCES, *CLOCK_STEPS, *RETURNS, *HOST_FAULTS, *GATEWAY_FAULTS)
 """Every fault of the nemesis. docs/simulator.md describes each."""
 
 NEEDED: dict[str, Mapping[str, int]] = {
@@ -18,6 +19,7 @@ NEEDED: dict[str, Mapping[str, int]] = {
     **{name: {"clocks": 1, "logs": 1} for name in CLOCK_STEPS},
     **{name: {"returns": 1, "agents": 0} for name in RETURNS},
     **{name: {"hosts": 1, "agents": 0} for name in HOST_FAULTS},
+    **{name: {"gateways": 1} for name in GATEWAY_FAULTS},
 }
 """Fault -> settings of the universes that it strikes in."""
 

@@ -14,6 +14,7 @@ from simulation.engine.metadata import ADDRESS
 from simulation.faults import guarding, host_faults
 from simulation.faults.returns import Returns
 from simulation.faults.siege import Siege
+from simulation.gateways.faults import GatewayStrikes
 from simulation.judges.host_judge import QUIET_SECONDS
 from simulation.world import DATA, JOURNAL, ClientHost, Machine, World
 
@@ -74,6 +75,7 @@ class Nemesis:
             **world.clocks.strikes(self),
             **self._returns.strikes(self),
             **host_faults.strikes(self),
+            **GatewayStrikes(self).strikes(),
         }
         world.host_judge.faults_last = lambda: bool(self._active_faults)
 
@@ -166,7 +168,7 @@ class Nemesis:
         return self.rng.choice(living) if living else None
 
     def _addresses(self) -> list[str]:
-        living = [host.name for host in self.world.hosts if host.process.alive]
+        living = [host.address for host in self.world.hosts if host.process.alive]
         return [*(machine.name for machine in self.world.machines), *living, ADDRESS]
 
     # --- processes --------------------------------------------------------------------------------------------------
@@ -277,7 +279,8 @@ class Nemesis:
 
     # --- network ----------------------------------------------------------------------------------------------------
 
-    def _block_pairs(self, what: str, pairs: list[tuple[str, str]]) -> None:
+    def block_pairs(self, what: str, pairs: list[tuple[str, str]]) -> None:
+        """For a while, let nothing travel from one address of each pair to the other."""
         network = self.world.network
         self.count(what)
         for source, target in pairs:
@@ -293,26 +296,26 @@ class Nemesis:
         addresses = self._addresses()
         alone = self.rng.choice(addresses)
         pairs = [pair for other in addresses if other != alone for pair in ((alone, other), (other, alone))]
-        self._block_pairs("network: machine isolated", pairs)
+        self.block_pairs("network: machine isolated", pairs)
 
     def _halves(self) -> None:
         addresses = self._addresses()
         self.rng.shuffle(addresses)
         at = self.rng.randrange(1, len(addresses))
         left, right = addresses[:at], addresses[at:]
-        self._block_pairs("network: halves", [pair for a in left for b in right for pair in ((a, b), (b, a))])
+        self.block_pairs("network: halves", [pair for a in left for b in right for pair in ((a, b), (b, a))])
 
     def _bridge(self) -> None:
         addresses = self._addresses()
         self.rng.shuffle(addresses)
         bridge, rest = addresses[0], addresses[1:]
         at = len(rest) // 2
-        self._block_pairs("network: bridge", [pair for a in rest[:at] for b in rest[at:] for pair in ((a, b), (b, a))])
+        self.block_pairs("network: bridge", [pair for a in rest[:at] for b in rest[at:] for pair in ((a, b), (b, a))])
         self.world.note("nemesis", "bridge is %s", bridge)
 
     def _one_way(self) -> None:
         source, target = self.rng.sample(self._addresses(), 2)
-        self._block_pairs("network: one-way partition", [(source, target)])
+        self.block_pairs("network: one-way partition", [(source, target)])
 
     def _slow_link(self) -> None:
         source, target = self.rng.sample(self._addresses(), 2)

@@ -3,6 +3,7 @@ it is about.
 """
 
 import itertools
+import sys
 from collections.abc import Callable
 
 from octavo.client.log.documents.chain import LogDocument, decode_page
@@ -22,6 +23,9 @@ from simulation.judges.history import LedgerHistory, Violation
 from simulation.judges.log_history import LogHistory
 from simulation.judges.log_store import LogStore
 from simulation.judges.stream_history import StreamLogHistory
+
+GATEWAY_LOGS = "kafka/"
+"""What the names of a gateway's logs begin with."""
 
 LISTS, CURSORS, PAGES = "logs/n", "log-cursors/", "log-pages/"
 """What the names of a log's documents begin with."""
@@ -116,6 +120,8 @@ class LogHistories:
             stream = StreamLogHistory(self.store, document, self._numbers)
             self._streams[document.ledger_id] = stream
             self.all[document.log_id] = stream
+            if document.name.startswith(GATEWAY_LOGS):
+                stream.asked_before = sys.maxsize  # a gateway truncates it by itself
             return stream
         return self.all.setdefault(document.log_id, ChainHistory(self.store, document, self._numbers))
 

@@ -1,18 +1,24 @@
-"""Programs that make a history of a topic from outside: ``kafka_history.py PROGRAM ADDRESS TOPIC PARTITIONS``.
+"""Programs that make a history of a topic from outside: ``kafka_history.py PROGRAM ADDRESS TOPIC PARTITIONS``. What
+they are told is looked at by :mod:`support.kafka.history`, as in the simulator.
 
 ``produce`` adds 0, 1, 2, ... to the partitions in turn, from one idempotent producer, until its standard input ends. So
-number N has the offset N // PARTITIONS in partition N % PARTITIONS, whatever happens to gateways. It says again and
-again how many are acknowledged in each partition, and at the end how many there are in all.
+number N is the message N // PARTITIONS of partition N % PARTITIONS, and has that offset, whatever happens to gateways.
+It says again and again how many are acknowledged in each partition, and at the end how many there are in all.
 
-``follow`` reads all partitions from their beginning on, while they grow, and looks at each record: its number must be
-the next one, and its offset that of the number. A line of its standard input is the number of records at which it ends.
+``follow`` reads all partitions from their beginning on, while they grow. A line of its standard input is the number of
+records at which it ends; then each partition must hold all messages up to its last.
 """
 
 import json
 import select
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from support.kafka.history import Message, PartitionHistory, PartitionReader
 
 PACE_SECONDS = 0.005
 """Between two records: there is much else to do."""
@@ -36,28 +42,41 @@ def has_input(seconds: float) -> bool:
     return bool(select.select([sys.stdin], [], [], seconds)[0])
 
 
-class Found(NamedTuple):
-    """Where a record stands."""
+PRODUCER = "the producer"
 
+
+class Found(NamedTuple):
+    """A record, and where it stands."""
+
+    message: Message
     offset: int | None
     partition: int
 
 
-def numbered(message: Any) -> tuple[int, Found]:
-    """The number in a record, and where it stands."""
-    return int(message.value()), Found(message.offset(), message.partition())
+def found(record: Any, partitions: int) -> Found:
+    """What a record says, and where it stands."""
+    number, partition = divmod(int(record.value()), partitions)
+    assert partition == record.partition(), (int(record.value()), record.partition())
+    return Found(Message(PRODUCER, number), record.offset(), partition)
+
+
+def histories(partitions: int) -> list[PartitionHistory]:
+    """Of all partitions."""
+    return [PartitionHistory(f"partition {one}") for one in range(partitions)]
 
 
 def produce(address: str, topic: str, partitions: int) -> None:
     from confluent_kafka import Producer  # noqa: PLC0415
 
-    acknowledged = [0] * partitions
+    acknowledged, history = [0] * partitions, histories(partitions)
 
-    def on_delivery(error: Any, message: Any) -> None:
+    def on_delivery(error: Any, record: Any) -> None:
         assert error is None, error
-        number, (offset, partition) = numbered(message)
+        message, offset, partition = found(record, partitions)
         # This client takes a batch without an answer for stored once a later one is, and then knows no offset.
-        assert offset is None or (offset, partition) == divmod(number, partitions), (offset, partition, number)
+        if offset is not None:
+            assert offset == message.number, (offset, message)
+            history[partition].acknowledged(message, offset)
         acknowledged[partition] += 1
         if sum(acknowledged) % SAID_EVERY == 0:
             say({"acknowledged": acknowledged})
@@ -83,18 +102,19 @@ def follow(address: str, topic: str, partitions: int) -> None:
 
     consumer = Consumer({"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in range(partitions)])
-    followed, stop = [0] * partitions, None
-    while stop is None or sum(followed) < stop:
-        for message in consumer.consume(500, POLL_SECONDS):
-            if message.error() is not None:
+    readers, stop = [PartitionReader(one) for one in histories(partitions)], None
+    while stop is None or sum(one.position for one in readers) < stop:
+        for record in consumer.consume(500, POLL_SECONDS):
+            if record.error() is not None:
                 continue
-            number, (offset, partition) = numbered(message)
-            assert offset == followed[partition], (offset, partition, followed)
-            assert (offset, partition) == divmod(number, partitions), (offset, partition, number)
-            followed[partition] += 1
+            message, offset, partition = found(record, partitions)
+            assert offset is not None, message
+            readers[partition].polled(message, offset)
         if stop is None and has_input(0):
             stop = int(sys.stdin.readline())
-    say({"followed": followed})
+    for reader in readers:
+        reader.partition.check_whole(reader.partition.messages)
+    say({"followed": [one.position for one in readers]})
     consumer.close()
 
 
