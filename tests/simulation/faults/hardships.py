@@ -37,7 +37,7 @@ class Hardships:
     followers: bool = False
     """Whether a client follows many ledgers and logs (``audience.py``)."""
     gateways: bool = False
-    """Whether gateways serve clients of Kafka's protocol, and nobody else uses ledgers and logs (``gateways/``)."""
+    """Whether gateways serve clients of Kafka's protocol; no other program uses ledgers and logs (``gateways/``)."""
     gateway_count: int = 0
     gateway_partitions: int = 0
     """Of the topic that all use."""

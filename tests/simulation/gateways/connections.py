@@ -47,7 +47,7 @@ class Connection:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if not self.is_open:
             answer.set_exception(NoAnswerError("the connection is closed"))
-            answer.exception()  # nobody may wait for it
+            answer.exception()  # its owner may have given up
             return answer
         self._number += 1
         self._waiting.append((api, version, answer))
@@ -75,7 +75,7 @@ class Connection:
         for _, _, answer in self._waiting:
             if not answer.done():
                 answer.set_exception(NoAnswerError("the connection was lost"))
-                answer.exception()  # nobody may wait for it any more
+                answer.exception()  # its owner may have given up
         self._waiting.clear()
 
 

@@ -122,8 +122,8 @@ def test_answer_that_was_asked_for_before_a_commit_may_be_older() -> None:
     assert commits.known == 3
 
 
-def test_offset_that_nobody_has_committed() -> None:
-    with breaks("K10", "nobody has committed offset 5"):
+def test_offset_that_no_member_has_committed() -> None:
+    with breaks("K10", "no member has committed offset 5"):
         CommitHistory("group, partition 0").told(5, NO_OFFSET)
 
 

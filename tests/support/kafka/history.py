@@ -15,7 +15,7 @@ messages are reordered           K4     the offsets of a producer's messages do 
                                         partition holds one and not the one before
 a poll skips                     K7     a reader is given another offset than the next one
 a commit goes back by itself     K10    an offset is told that lies below one that was answered or told before it was
-                                        asked for; or one that nobody has committed
+                                        asked for; or one that no member has committed
 a stale commit lands             K10    a commit is answered that was sent after a newer generation was given out
 two members own a partition      K11    both were given it in one generation
 ===============================  =====  ===============================================================================
@@ -98,7 +98,7 @@ class PartitionHistory:
         self._acknowledged_stop = max(self._acknowledged_stop, offset + 1)
 
     def check_whole(self, found: Mapping[int, Message]) -> None:
-        """Somebody has read all of it: ``found``, by offset."""
+        """A reader has got all of it: ``found``, by offset."""
         for offset, message in sorted(self.messages.items()):
             if offset not in found:
                 raise BrokenHistoryError("K3", f"{self.name}: {message} had the offset {offset} and is lost")
@@ -155,7 +155,7 @@ class CommitHistory:
                 "K10", f"{self.name}: offset {offset} is said to be committed; {known_when_asked} was before"
             )
         if offset not in self._asked:
-            raise BrokenHistoryError("K10", f"{self.name}: nobody has committed offset {offset}")
+            raise BrokenHistoryError("K10", f"{self.name}: no member has committed offset {offset}")
         self.known = max(self.known, offset)
 
 
