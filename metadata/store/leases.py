@@ -150,7 +150,7 @@ class LeaseKeeper:
         """Records of no lease that may stand in the store, because it did not answer when they were released, or made.
         The session keeps them until they are deleted: no handle could take the lock while this process runs. With the
         session of each."""
-        self._deleting = asyncio.Lock()
+        self._deleting: asyncio.Future[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._renewal_wanted = asyncio.Event()
         self._cleaning: set[asyncio.Task[None]] = set()
@@ -225,18 +225,33 @@ class LeaseKeeper:
         if self._leases.get(lease.thing) is lease:
             del self._leases[lease.thing]
             self._unreleased[lease.thing] = lease.session
-            await self._delete_unreleased()
+            await self._delete_unreleased(lease.thing)
 
-    async def _delete_unreleased(self) -> None:
+    async def _delete_unreleased(self, thing: tuple[Kind, str] | None = None) -> None:
         """Delete what was released, all of it together: what is released meanwhile waits, and then goes together as
-        well. A deletion must not meet a new lease on the same record, which waits for this."""
-        async with self._deleting:
-            released = list(self._unreleased.items())
+        well. A deletion must not meet a new lease on the same record, which waits for this. ``thing``: return once this
+        one is deleted; None: everything.
+
+        Those who wait go on in one turn. One after another they would go on in a turn each, and so would what each of
+        them changes next, in a transaction of its own.
+        """
+        while self._deleting is not None:
+            await asyncio.wait([self._deleting])
+            if thing is not None and thing not in self._unreleased:
+                return  # it went together with others
+        released = list(self._unreleased.items())
+        if not released:
+            return
+        self._deleting = deleting = asyncio.get_running_loop().create_future()
+        try:
             for start in range(0, len(released), DELETIONS_MAX):
                 deletions = [self._delete_released(*one) for one in released[start : start + DELETIONS_MAX]]
                 for outcome in await asyncio.gather(*deletions, return_exceptions=True):
                     if outcome is not None:
                         raise outcome
+        finally:
+            self._deleting = None
+            deleting.set_result(None)
 
     async def _delete_released(self, thing: tuple[Kind, str], session: str) -> None:
         if thing not in self._leases:
@@ -332,7 +347,7 @@ class LeaseKeeper:
         while True:
             session = await self._live_session()
             if (kind, key) in self._unreleased:
-                await self._delete_unreleased()
+                await self._delete_unreleased((kind, key))
             try:
                 version = await self._records.create_in_session(
                     kind, key, value, session, take_over=take_over, unchanged=unchanged

@@ -9,7 +9,14 @@ from typing import Final
 from octavo.metadata.stream.any_metadata import EitherMetadata, decode_either, encode_either
 from octavo.protocol.ids import LedgerId
 
-_STREAMS_MAX: Final = 64
+_STREAMS_MIN: Final = 64
+"""Streams that are kept however large they are."""
+
+_STREAMS_MAX: Final = 1024
+"""As many as a client that leads many logs takes over and begins to watch within a moment."""
+
+_BYTES_MAX: Final = 1024 * 1024
+"""Of the stored forms of more than the least number of streams."""
 
 
 class KnownStreams:
@@ -18,6 +25,8 @@ class KnownStreams:
     def __init__(self) -> None:
         self._versions: dict[LedgerId, tuple[bytes, EitherMetadata]] = {}
         """The stored form, and what it says. The latest is the last."""
+        self._bytes = 0
+        """Of the stored forms."""
 
     def encoded(self, metadata: EitherMetadata) -> bytes:
         """The stored form."""
@@ -40,7 +49,13 @@ class KnownStreams:
 
         if isinstance(metadata, LedgerMetadata):
             return
-        self._versions.pop(ledger_id, None)
-        if len(self._versions) >= _STREAMS_MAX:
-            del self._versions[next(iter(self._versions))]
+        self._forget(ledger_id)
         self._versions[ledger_id] = value, metadata
+        self._bytes += len(value)
+        while (kept := len(self._versions)) > _STREAMS_MIN and (kept > _STREAMS_MAX or self._bytes > _BYTES_MAX):
+            self._forget(next(iter(self._versions)))
+
+    def _forget(self, ledger_id: LedgerId) -> None:
+        known = self._versions.pop(ledger_id, None)
+        if known is not None:
+            self._bytes -= len(known[0])

@@ -7,7 +7,7 @@ import time
 import pytest
 from octavo.metadata.memory import MemoryRecordStore, MemoryServer
 from octavo.metadata.store.driver import Kind, Unchanged
-from octavo.metadata.store.leases import RENEWALS_PER_LEASE, LeaseKeeper
+from octavo.metadata.store.leases import RENEWALS_PER_LEASE, HeldLease, LeaseKeeper
 from octavo.metadata.store.values import LeaseEnd, Version
 from octavo.protocol.errors import MetadataUnavailableError
 from simulation.engine.loop import SimulationLoop
@@ -320,4 +320,50 @@ async def test_a_renewal_whose_answer_came_in_a_long_turn_counts() -> None:
     assert lease is not None
     await keeper.renew()
     assert keeper.answered
+    await keeper.close()
+
+
+class Gathering(MemoryRecordStore):
+    """Answers deletions once it ``may_delete``, and counts them until then."""
+
+    asked = 0
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server)
+        self.may_delete = asyncio.Event()
+
+    async def delete_in_session(self, kind: Kind, key: str, session: str) -> bool:
+        self.asked += 1
+        await self.may_delete.wait()
+        return await super().delete_in_session(kind, key, session)
+
+
+async def test_those_who_release_at_the_same_time_go_on_together() -> None:
+    """What each of them does next can go to the store together: a client that closes a thousand logs, say."""
+    records = Gathering(MemoryServer("leases", clock=lambda: 0.0, rng=random.Random(1)))
+    rng = random.Random(1)
+    keeper = LeaseKeeper(records, LEASE_SECONDS, lambda: 0.0, lambda: f"{rng.getrandbits(128):032x}")
+    leases = [await keeper.acquire(Kind.LOCK, f"lock-{number}", b"", take_over=False) for number in range(20)]
+    turn = 0
+    went_on: list[int] = []
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def release(lease: HeldLease | None) -> None:
+        assert lease is not None
+        await lease.release()
+        went_on.append(turn)
+
+    counting = asyncio.create_task(count_turns())
+    releasing = [asyncio.create_task(release(lease)) for lease in leases]
+    await eventually(lambda: records.asked == 1, what="the first deletion is asked for")
+    records.may_delete.set()
+    await asyncio.gather(*releasing)
+    counting.cancel()
+    assert records.asked == 20
+    assert len(set(went_on)) <= 3, "the first, the one that deletes for all others, and these; not one a turn"
     await keeper.close()

@@ -43,10 +43,34 @@ def test_a_damaged_version_is_refused_whatever_is_known() -> None:
     assert known.decoded(stream.ledger_id, value) == stream
 
 
-def test_few_streams_are_kept() -> None:
+def kept_after(streams: int, *, custom_bytes: int) -> bool:
+    """Whether a stream is still known after so many others, each with so large custom metadata."""
     known = KnownStreams()
-    first = paged_stream(6, 2, 2)[0]
+    first = replace(paged_stream(6, 2, 2)[0], custom_metadata={"padding": bytes(custom_bytes)})
     value = known.encoded(first)
-    for number in range(1, 65):
+    for number in range(1, streams + 1):
         known.encoded(replace(first, ledger_id=LedgerId(first.ledger_id + number)))
-    assert known.decoded(first.ledger_id, value) is not first
+    return known.decoded(first.ledger_id, value) is first
+
+
+def test_as_many_small_streams_are_kept_as_a_client_takes_over_at_once() -> None:
+    assert kept_after(500, custom_bytes=0)
+    assert not kept_after(1024, custom_bytes=0)
+
+
+def test_few_large_streams_are_kept() -> None:
+    assert kept_after(63, custom_bytes=30_000)
+    assert not kept_after(64, custom_bytes=30_000)
+
+
+def test_the_room_of_a_stream_that_is_stored_again_is_counted_once() -> None:
+    known = KnownStreams()
+    first, other = (replace(paged_stream(6, 2, 2)[0], ledger_id=LedgerId(number)) for number in (1, 2))
+    value = known.encoded(first)
+    for _ in range(3):
+        for number in range(100):
+            known.encoded(replace(other, custom_metadata={"padding": bytes(9_000 + number)}))
+    assert known.decoded(first.ledger_id, value) is first
+    for number in range(3, 70):
+        known.encoded(replace(other, ledger_id=LedgerId(number), custom_metadata={"padding": bytes(9_000)}))
+    assert known.decoded(first.ledger_id, value) is first, "two thirds of the room are taken"
