@@ -29,6 +29,7 @@ from octavo.metadata.sqlite.change_feed import NO_CHANGES, ChangeFeed, Changes
 from octavo.metadata.sqlite.file_uri import file_uri
 from octavo.metadata.sqlite.held_records import HeldRecords
 from octavo.metadata.sqlite.inherited import check_not_inherited, inherit
+from octavo.metadata.sqlite.questions import ListOfKeys
 from octavo.metadata.store.driver import ClusterOrigin, Kind, Record, Unchanged
 from octavo.metadata.store.values import Version
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoError
@@ -305,13 +306,15 @@ class Database:
                 self._next_version()
             return changed.rowcount > 0
 
-    def list_keys(self, kind: Kind, prefix: str, after: str, limit: int) -> list[str]:
+    def list_many(self, lists: Sequence[ListOfKeys]) -> list[list[str]]:
+        """:meth:`RecordStore.list_keys` for each of these, in order."""
+        query = "SELECT key FROM records WHERE kind = ? AND key > ? AND key >= ? AND key < ? ORDER BY key LIMIT ?"
         with self._reading():
-            rows = self._execute(
-                "SELECT key FROM records WHERE kind = ? AND key > ? AND key >= ? AND key < ? ORDER BY key LIMIT ?",
-                (kind.value, after, prefix, prefix + _KEY_END, limit),
-            )
-            return [key for (key,) in rows]
+            found = [
+                self._execute(query, (kind.value, after, prefix, prefix + _KEY_END, limit))
+                for kind, prefix, after, limit in lists
+            ]
+            return [[key for (key,) in rows] for rows in found]
 
     def read_all(self, kind: Kind) -> list[Record]:
         with self._reading():

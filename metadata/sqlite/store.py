@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from octavo.metadata.clocks.boot_time import boot_time_seconds
 from octavo.metadata.sqlite.database import Database
+from octavo.metadata.sqlite.questions import ListOfKeys, Questions
 from octavo.metadata.store.driver import ClusterOrigin, Kind, Listener, Record, RecordStore, Unchanged
 from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT, check_lease_seconds
 from octavo.metadata.store.store import MetadataStore
@@ -81,13 +82,6 @@ class _Change(NamedTuple):
             self.made.set_exception(error)
 
 
-class _Read(NamedTuple):
-    """A record that is to be read."""
-
-    thing: tuple[Kind, str]
-    found: asyncio.Future[Record | None]
-
-
 class SqliteRecordStore(RecordStore):
     """One handle on a file, made by :func:`open_sqlite_store`, which opens ``database`` in the executor's single
     thread."""
@@ -108,8 +102,12 @@ class SqliteRecordStore(RecordStore):
         """Whether the next transaction is scheduled or being made."""
         self._urgent: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         """What the thread does before anything else."""
-        self._wanted: list[_Read] = []
-        """Reads that are requested in this turn of the event loop."""
+        self._reads = Questions[tuple[Kind, str], Record | None](
+            database.read_many, in_thread=self._in_thread, is_closed=lambda: self._closed, together_max=TOGETHER_MAX
+        )
+        self._lists = Questions[ListOfKeys, list[str]](
+            database.list_many, in_thread=self._in_thread, is_closed=lambda: self._closed, together_max=TOGETHER_MAX
+        )
         self._ledger_ids_allocated = 0
         """All ids below this are known to have been allocated."""
 
@@ -206,11 +204,7 @@ class SqliteRecordStore(RecordStore):
 
     async def read(self, kind: Kind, key: str) -> Record | None:
         self._check_open()
-        if not self._wanted:
-            self._loop.call_soon(self._read_wanted)
-        read = _Read((kind, key), self._loop.create_future())
-        self._wanted.append(read)
-        return await read.found
+        return await self._reads.ask((kind, key))
 
     async def read_many(self, kind: Kind, keys: Sequence[str]) -> list[Record | None]:
         found: list[Record | None] = []
@@ -218,17 +212,6 @@ class SqliteRecordStore(RecordStore):
             wanted = [(kind, key) for key in keys[start : start + TOGETHER_MAX]]
             found += await self._run(partial(self._database.read_many, wanted))
         return found
-
-    def _read_wanted(self) -> None:
-        # One way to the thread and back for all: a thousand ledgers that are opened, or watched, cost it a few times.
-        wanted, self._wanted = self._wanted, []
-        for start in range(0, len(wanted), TOGETHER_MAX):
-            reads = [read for read in wanted[start : start + TOGETHER_MAX] if not read.found.done()]
-            if self._closed:
-                _settle_reads(reads, ClientClosedError("the metadata store has been closed"))
-            elif reads:
-                reading = self._in_thread(partial(self._database.read_many, [read.thing for read in reads]))
-                reading.add_done_callback(partial(_have_read, reads))
 
     async def compare_and_set(self, kind: Kind, key: str, value: bytes, expected: Version) -> Version | None:
         return await self._change((kind, key), lambda: self._database.compare_and_set(kind, key, value, expected))
@@ -256,7 +239,8 @@ class SqliteRecordStore(RecordStore):
         return await self._change((kind, key), lambda: self._database.delete(kind, key, session=session))
 
     async def list_keys(self, kind: Kind, *, prefix: str, after: str, limit: int) -> list[str]:
-        return await self._run(lambda: self._database.list_keys(kind, prefix, after, limit))
+        self._check_open()
+        return await self._lists.ask(ListOfKeys(kind, prefix, after, limit))
 
     async def read_all(self, kind: Kind) -> list[Record]:
         return await self._run(lambda: self._database.read_all(kind))
@@ -355,29 +339,6 @@ class SqliteRecordStore(RecordStore):
 
 def _nothing() -> None:
     """An operation that only lets the thread do what is urgent."""
-
-
-def _have_read(reads: Sequence[_Read], reading: asyncio.Future[list[Record | None]]) -> None:
-    failure = asyncio.CancelledError() if reading.cancelled() else reading.exception()
-    if isinstance(failure, OctavoError):
-        _settle_reads(reads, failure)
-    elif failure is not None:
-        defect = InternalError(f"reading the metadata failed: {failure!r}")
-        defect.__cause__ = failure
-        _settle_reads(reads, defect)
-    else:
-        for read, record in zip(reads, reading.result(), strict=True):
-            if not read.found.done():
-                read.found.set_result(record)
-
-
-def _settle_reads(reads: Sequence[_Read], error: OctavoError) -> None:
-    for read in reads:
-        if not read.found.done():
-            # A fresh instance for each, as for changes.
-            failure = type(error)(error.message, may_have_happened=error.may_have_happened)
-            failure.__cause__ = error
-            read.found.set_exception(failure)
 
 
 async def open_sqlite_store(
