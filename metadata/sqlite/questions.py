@@ -57,9 +57,9 @@ class Questions[Q, A]:
         """The answer. Raises what ``answer`` raises, and :class:`ClientClosedError` if the file is closed meanwhile."""
         if not self._asked:
             self._loop.call_soon(self._end_turn)
-        asked = _Asked(question, self._loop.create_future())
-        self._asked.append(asked)
-        return await asked.answered
+        answered: asyncio.Future[A] = self._loop.create_future()
+        self._asked.append(_Asked(question, answered))
+        return await answered
 
     def _end_turn(self) -> None:
         turn, self._asked = self._asked, []

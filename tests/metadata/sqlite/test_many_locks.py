@@ -27,20 +27,6 @@ async def test_locks_released_at_the_same_time_share_transactions(path: Path) ->
         assert await other.try_lock("log/99", "other") is not None
 
 
-async def test_what_many_change_after_their_releases_shares_transactions_too(path: Path) -> None:
-    """A client that closes a thousand logs, a few hundred at a time, changes the next log after each release."""
-    async with await open_sqlite_store(path, create=True) as store:
-        leases = await asyncio.gather(*(store.lock(f"log/{number}", "one") for number in range(100)))
-        before = commits_in_log(path)
-
-        async def release_and_go_on(number: int) -> None:
-            await leases[number].release()
-            await store.create_document(f"next/{number}", b"")
-
-        await asyncio.gather(*map(release_and_go_on, range(100)))
-        assert commits_in_log(path) - before <= 20
-
-
 async def test_renewal_is_made_before_all_that_waits_for_its_turn(path: Path) -> None:
     """A client that creates thousands of logs keeps the locks that it has."""
     async with await open_sqlite_store(path, create=True) as store:
