@@ -13,7 +13,7 @@ from octavo.protocol.errors import ClientClosedError, InternalError, OctavoError
 
 
 class ListOfKeys(NamedTuple):
-    """A question: the keys of one kind that begin with a prefix and come after ``after``, so many of them."""
+    """A question: the first ``limit`` keys of one kind that begin with a prefix and come after ``after``."""
 
     kind: Kind
     prefix: str

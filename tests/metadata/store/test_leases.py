@@ -338,7 +338,7 @@ class Gathering(MemoryRecordStore):
         return await super().delete_in_session(kind, key, session)
 
 
-async def test_those_who_release_at_the_same_time_go_on_together() -> None:
+async def test_tasks_that_release_at_the_same_time_go_on_together() -> None:
     """What each of them does next can go to the store together: a client that closes a thousand logs, say."""
     records = Gathering(MemoryServer("leases", clock=lambda: 0.0, rng=random.Random(1)))
     rng = random.Random(1)

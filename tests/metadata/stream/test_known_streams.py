@@ -44,7 +44,7 @@ def test_a_damaged_version_is_refused_whatever_is_known() -> None:
 
 
 def kept_after(streams: int, *, custom_bytes: int) -> bool:
-    """Whether a stream is still known after so many others, each with so large custom metadata."""
+    """Whether a stream is still known after this number of others, each with custom metadata of this size."""
     known = KnownStreams()
     first = replace(paged_stream(6, 2, 2)[0], custom_metadata={"padding": bytes(custom_bytes)})
     value = known.encoded(first)
