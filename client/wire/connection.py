@@ -48,6 +48,19 @@ _DOUBLINGS_MAX = 30
 """Keeps the power of two of the back-off small; the maximum delay is reached long before."""
 
 
+class _Listening:
+    """A listener of a connection, until it is called. Of a small class, because a client that writes ten thousand
+    ledgers has thirty thousand of them."""
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self, listeners: "dict[_Listening, StateListener]") -> None:
+        self._listeners = listeners
+
+    def __call__(self) -> None:
+        self._listeners.pop(self, None)
+
+
 class BookieConnection:
     """See the module. Every method but :meth:`run` may be called from any task of the loop.
 
@@ -84,7 +97,7 @@ class BookieConnection:
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
         self._peer: Hello | None = None
-        self._listeners: dict[object, StateListener] = {}
+        self._listeners: dict[_Listening, StateListener] = {}
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._wanted = asyncio.Event()
         self._nudged = asyncio.Event()
@@ -210,10 +223,10 @@ class BookieConnection:
 
         While there is a listener a lost connection is made again.
         """
-        key = object()
-        self._listeners[key] = listener
+        listening = _Listening(self._listeners)
+        self._listeners[listening] = listener
         self._wanted.set()
-        return lambda: self._remove_listener(key)
+        return listening
 
     def connect_soon(self) -> None:
         """A caller is about to send something: try to connect once, unless connected."""
@@ -234,9 +247,6 @@ class BookieConnection:
         if self._wire is not None:
             self._wire.abort(self._last_error)
         self._wake_waiters()
-
-    def _remove_listener(self, key: object) -> None:
-        self._listeners.pop(key, None)
 
     # --- WireOwner --------------------------------------------------------------------------------------------------
 

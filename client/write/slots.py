@@ -8,7 +8,6 @@ held costs nothing; afterwards the pipeline decides what to send.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Protocol
 
 from octavo.client.wire.connection import BookieConnection
@@ -19,6 +18,19 @@ from octavo.client.write.refusals import last_answer
 from octavo.metadata.ledger.term import Term
 from octavo.protocol.errors import BookieInDoubtError, OctavoError, UnauthorizedError
 from octavo.protocol.ids import BookieId
+
+
+class _SlotListener:
+    """Tells the slots of a writer of one of their connections."""
+
+    __slots__ = ("_position", "_slots")
+
+    def __init__(self, slots: "Slots", position: int) -> None:
+        self._slots = slots
+        self._position = position
+
+    def __call__(self, real: BookieConnection) -> None:
+        self._slots.heard(self._position, real)
 
 
 class SlotsOwner(Protocol):
@@ -58,8 +70,11 @@ class Slots:
         return for_term(self._pool.get(bookie_id), self._term)
 
     def _listen(self, position: int) -> Callable[[], None]:
-        listener = partial(self._guard.run, self._connection_changed, position)
-        return self._pool.get(self.connections[position].bookie_id).add_state_listener(listener)
+        return self._pool.get(self.connections[position].bookie_id).add_state_listener(_SlotListener(self, position))
+
+    def heard(self, position: int, real: BookieConnection) -> None:
+        """The state of the connection of this slot has changed."""
+        self._guard.run(self._connection_changed, position, real)
 
     # --- what is known ----------------------------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ class Leader:
 
     def _refuse_for_ever(self, error: OctavoError) -> None:
         self._failure = error
-        self.loss.event.set()
+        self.loss.end()
 
     # --- the active segment -------------------------------------------------------------------------------------------
 
@@ -337,7 +337,7 @@ class Leader:
         self._failure = self._failure or error
         self._move(Life.ENDED)
         if is_closing:
-            self.loss.event.set()
+            self.loss.end()
         else:
             self.loss.note(self._failure)
         self._rolls.give_up_draining()
@@ -417,7 +417,7 @@ class Leader:
         """As :meth:`LogWriter._make_way`."""
         if self._lease is None or self._closing is not None:
             return  # it holds no lock, or gives it back by itself
-        if not self.loss.event.is_set():
+        if not self.loss.is_over:
             raise InvalidArgumentError(
                 f"log {self.name}: this handle leads already; use its writer, or close that first. Another handle on "
                 "the log would wait until then"

@@ -49,21 +49,39 @@ _LEASE: Final = "Lease"
 class LeadLoss:
     """Says once that, and why, a client no longer leads: to the program, in the log, and in the metrics."""
 
+    __slots__ = ("_counts", "_event", "_log_name", "is_over", "reason")
+
     def __init__(self, log_name: str, counts: ClientCounts) -> None:
         self._log_name = log_name
         self._counts = counts
-        self.event = asyncio.Event()
-        """Set once the client no longer leads, also because the program has closed the writer."""
+        self._event: asyncio.Event | None = None
+        self.is_over = False
+        """Whether the client no longer leads, also because the program has closed the writer."""
         self.reason: str | None = None
         """Why it lost the lead; None while it leads, and where the program has closed the writer."""
 
+    @property
+    def event(self) -> asyncio.Event:
+        """Set once the lead is over. Made when a program first asks for it, because each takes 800 bytes."""
+        if self._event is None:
+            self._event = asyncio.Event()
+            if self.is_over:
+                self._event.set()
+        return self._event
+
+    def end(self) -> None:
+        """The lead is over."""
+        self.is_over = True
+        if self._event is not None:
+            self._event.set()
+
     def note(self, error: OctavoError, *, is_of_lock: bool = False) -> None:
         """It is lost. Only the first call counts."""
-        if not self.event.is_set():
+        if not self.is_over:
             self.reason = _why(self._log_name, error)
             self._counts.leads_lost[_LEASE if is_of_lock else reason_of(error)] += 1
             log.warning("log %s: this client does not lead any more: %s", self._log_name, self.reason)
-            self.event.set()
+            self.end()
 
 
 async def wait_lock_lost(

@@ -29,7 +29,7 @@ class OwnWriters:
     @property
     def leads(self) -> bool:
         """Whether one of them leads."""
-        return any(not writer.lost.is_set() for writer in self._writers)
+        return any(not writer._leader.loss.is_over for writer in self._writers)
 
     def made(self, writer: "LogWriter") -> None:
         """The handle has made this writer."""
