@@ -10,7 +10,7 @@ import pytest
 from octavo.client.counts import ClientCounts
 from octavo.client.log.seam.lead import LogLead
 from octavo.client.log.writer.lock import LogLock
-from octavo.client.log.writer.losing import wait_lock_lost
+from octavo.client.log.writer.losing import LeadLoss, wait_lock_lost
 from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.metadata.store.driver import Kind
 from octavo.metadata.store.values import Lease
@@ -111,3 +111,22 @@ def test_a_lock_that_was_lost_while_its_session_went_on_is_not_asked_for_again(l
     error = reason_of(lose, ask, lambda: True)
     assert isinstance(error, NotLeaderError)
     assert error.message == f"log orders: this client no longer leads ({reason})"
+
+
+@pytest.mark.parametrize("asked_before", [True, False], ids=["before", "afterwards"])
+@pytest.mark.parametrize("by_rival", [True, False], ids=["lost", "closed"])
+def test_the_event_is_set_whenever_the_program_asks_for_it(asked_before: bool, by_rival: bool) -> None:
+    counts = ClientCounts()
+    loss = LeadLoss("orders", counts)
+    if asked_before:
+        assert not loss.event.is_set()
+    if by_rival:
+        loss.note(NotLeaderError("another client leads"))
+    else:
+        loss.end()
+    assert loss.is_over
+    assert loss.event.is_set()
+    assert loss.event is loss.event
+    assert (loss.reason is not None) == by_rival
+    loss.note(NotLeaderError("again"))
+    assert counts.leads_lost.total() == by_rival, "it is lost once"
