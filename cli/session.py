@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, NoReturn
 
 import typer
 from octavo.cli.output import SIGNAL_STATUS_BASE, visible
@@ -326,6 +326,10 @@ def _report(error: Exception, *, show_traceback: bool) -> int:
     return EXIT_USAGE if misused else EXIT_FAILURE
 
 
+_EXTRAS: Final = {"kio": "kafka", "cramjam": "kafka", "pyspark": "spark", "pyarrow": "spark", "cryptography": "tls"}
+"""The packages that not every installation has, and the extra that brings each."""
+
+
 def describe(error: Exception) -> str:
     """One line that describes the error."""
     match error:
@@ -333,6 +337,9 @@ def describe(error: Exception) -> str:
             text = str(error)
         case OctavoError():
             text = error.message or type(error).__name__
+        case ModuleNotFoundError(name=str(module)) if module.partition(".")[0] in _EXTRAS:
+            package, extra = module.partition(".")[0], _EXTRAS[module.partition(".")[0]]
+            text = f"this command needs {package}: install Octavo with its extra `{extra}` (octavo[{extra}])"
         case OSError(strerror=str(reason)):
             text = f"{error.filename}: {reason}" if error.filename else reason
         case _:

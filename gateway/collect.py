@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from octavo.gateway.gateway import Gateway
+from octavo.gateway.groups.epoch_group import EPOCH_STATES
 from octavo.gateway.groups.group import GroupState
 from octavo.metrics import table
 from octavo.metrics.exposition import Sample
@@ -57,11 +58,16 @@ def _partitions(gateway: Gateway) -> Iterator[Sample]:
 def _groups(gateway: Gateway) -> Iterator[Sample]:
     running = gateway.coordinators.running
     groups = [group for coordinator in running for group in coordinator.groups.values()]
-    states = Counter(group.state.shown for group in groups)
+    epochs = [group for coordinator in running for group in coordinator.epoch_groups.values()]
+    of_epochs = {group.group_id for group in epochs}
+    states = Counter(group.state.shown for group in groups if group.group_id not in of_epochs)
+    states.update(group.state for group in epochs)
     yield Sample(table.GATEWAY_COORDINATORS, len(running))
-    for state in dict.fromkeys(one.shown for one in GroupState):
+    for state in dict.fromkeys((*(one.shown for one in GroupState), *EPOCH_STATES)):
         yield Sample(table.GATEWAY_GROUPS, states[state], (state,))
-    yield Sample(table.GATEWAY_MEMBERS, sum(len(group.members) for group in groups))
+    yield Sample(
+        table.GATEWAY_MEMBERS, sum(len(one.members) for one in groups) + sum(len(one.members) for one in epochs)
+    )
     watch = gateway.lag_watch
     for lag in watch.lags:
         yield Sample(table.GATEWAY_GROUP_LAG, lag.records, (lag.group_id, lag.topic, str(lag.partition)))

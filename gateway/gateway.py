@@ -24,6 +24,7 @@ from octavo.gateway.service.administration import AdministrationService
 from octavo.gateway.service.authentication import AuthenticationService
 from octavo.gateway.service.cluster import ClusterService
 from octavo.gateway.service.commits import CommitService
+from octavo.gateway.service.epochs import EpochService
 from octavo.gateway.service.facts import Facts
 from octavo.gateway.service.fetch import FetchService
 from octavo.gateway.service.groups import GroupService
@@ -102,7 +103,8 @@ class Service:
         cluster = ClusterService(catalogue, leaders, gateways, facts)
         authentication = AuthenticationService()
         commits = CommitService(coordinators, catalogue, clock_ms)
-        groups = GroupService(coordinators)
+        groups = GroupService(coordinators, catalogue)
+        epochs = EpochService(coordinators, catalogue)
         settings = SettingsService(catalogue)
         administration = AdministrationService(catalogue, leaders, producer_ids, count_bookies)
         self._handlers: dict[Api, Callable[[Request, AsyncExitStack], Awaitable[Pieces | None]]] = {
@@ -129,6 +131,8 @@ class Service:
             Api.SYNC_GROUP: groups.sync,
             Api.HEARTBEAT: groups.heartbeat,
             Api.LEAVE_GROUP: groups.leave,
+            Api.CONSUMER_GROUP_HEARTBEAT: epochs.heartbeat,
+            Api.CONSUMER_GROUP_DESCRIBE: epochs.describe,
             Api.DESCRIBE_GROUPS: groups.describe,
             Api.LIST_GROUPS: groups.list,
             Api.DELETE_GROUPS: groups.delete,

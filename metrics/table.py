@@ -397,7 +397,7 @@ GATEWAY_COORDINATORS = _gauge(
 )
 GATEWAY_GROUPS = _gauge(
     "octavo_gateway_groups", "Consumer groups that this gateway coordinates, by state", "state",
-    state="Empty, PreparingRebalance, CompletingRebalance, Stable",
+    state="Empty, PreparingRebalance, CompletingRebalance, Assigning, Reconciling, Stable",
 )  # fmt: skip
 GATEWAY_MEMBERS = _gauge("octavo_gateway_members", "Members of these groups")
 

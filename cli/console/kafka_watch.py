@@ -134,7 +134,7 @@ class KafkaWatch:
 
     async def _group(self, name: str) -> dict[str, Any]:
         async with self._asking() as gateways:
-            from octavo.cli.kafka.groups import described_groups, member_as_json, offsets_of
+            from octavo.cli.kafka.groups import described_groups, member_as_json, offsets_of, protocol_of
 
             found = await described_groups(gateways, [name])
             if not found:
@@ -143,6 +143,7 @@ class KafkaWatch:
             offsets = await offsets_of(gateways, name)
             return {
                 "group": name,
+                "protocol": await protocol_of(gateways, name),
                 "state": group.group_state,
                 "assignor": group.protocol_data or None,
                 "members": [member_as_json(one) for one in group.members],
@@ -165,12 +166,13 @@ class KafkaWatch:
 
 
 async def _listed(gateways: "Gateways") -> dict[str, Any]:
-    from octavo.cli.kafka.groups import described_groups, group_ids, offsets_of
+    from octavo.cli.kafka.groups import described_groups, group_ids, offsets_of, protocol_of
 
     names = await group_ids(gateways)
     items = [
         {
             "group": group.group_id,
+            "protocol": await protocol_of(gateways, group.group_id),
             "state": group.group_state,
             "members": len(group.members),
             "lag": sum(one.lag for one in await offsets_of(gateways, group.group_id)),

@@ -6,7 +6,14 @@ from typing import Any, Final, Self
 
 from octavo.cli.kafka.protection import Protection
 from octavo.gateway.codes import Code
-from octavo.gateway.wire.apis import FRAME_PREFIX_BYTES, Api, frame_size, last_plain_version, request_frame
+from octavo.gateway.wire.apis import (
+    FRAME_PREFIX_BYTES,
+    Api,
+    answer_header_size,
+    frame_size,
+    plainest_version,
+    request_frame,
+)
 from octavo.gateway.wire.entities import Answer, decode_answer, encode_request
 from octavo.protocol.errors import UnauthorizedError
 from octavo.security.loopback import is_loopback
@@ -90,13 +97,13 @@ class GatewayConnection:
         return bytes(answer.auth_bytes)
 
     async def ask(self, api: Api, fields: Answer) -> Any:
-        """The answer to a request, of the newest version without tagged fields.
+        """The answer to a request, of the newest version without tagged fields, if there is one.
 
         Raises:
             OSError: The gateway does not answer.
             MalformedError: The answer is not one.
         """
-        version = last_plain_version(api)
+        version = plainest_version(api)
         self._number += 1
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
@@ -110,7 +117,7 @@ class GatewayConnection:
                 answer = await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
             raise ClosedError from error
-        return decode_answer(api, version, answer[FRAME_PREFIX_BYTES:])
+        return decode_answer(api, version, answer[answer_header_size(api, version) :])
 
     def close(self) -> None:
         """End the connection."""

@@ -45,7 +45,7 @@ class GroupOffset(NamedTuple):
 
 @command(app, "list", logs=False, brief=True)
 async def list_groups(session: Session) -> None:
-    """List all groups with state, members and lag."""
+    """List all groups with protocol, state, members and lag."""
     from octavo.cli.kafka.asking import asking
 
     async with asking(session) as gateways:
@@ -53,17 +53,23 @@ async def list_groups(session: Session) -> None:
         with told():
             for group in await described_groups(gateways, await group_ids(gateways)):
                 lag = sum(one.lag for one in await offsets_of(gateways, group.group_id))
-                members = len(group.members)
+                row = {
+                    "group": group.group_id,
+                    "protocol": await protocol_of(gateways, group.group_id),
+                    "state": group.group_state,
+                    "members": len(group.members),
+                    "lag": lag,
+                }
                 if session.as_json:
-                    print_json({"group": group.group_id, "state": group.group_state, "members": members, "lag": lag})
-                rows.append([group.group_id, group.group_state, members, lag])
+                    print_json(row)
+                rows.append(list(row.values()))
     if rows and not session.as_json:
-        print_table(["group", "state", "members", "lag"], rows)
+        print_table(["group", "protocol", "state", "members", "lag"], rows)
 
 
 @command(app, logs=False, brief=True)
 async def show(session: Session, name: NameArgument) -> None:
-    """Show a group: its members, and its offsets with their lag.
+    """Show a group: protocol, members, and offsets with their lag.
 
     The lag of a partition is the number of records that the group has not handled.
     """
@@ -73,12 +79,14 @@ async def show(session: Session, name: NameArgument) -> None:
         with told():
             group = await described(gateways, name)
             offsets = await offsets_of(gateways, name)
+            protocol = await protocol_of(gateways, name)
     members = [member_as_json(one) for one in group.members]
     if session.as_json:
-        facts = {"group": name, "state": group.group_state, "assignor": group.protocol_data or None}
+        facts = {"group": name, "protocol": protocol, "state": group.group_state}
+        facts |= {"assignor": group.protocol_data or None}
         print_json(facts | {"members": members, "offsets": [one._asdict() for one in offsets]})
         return
-    print_line(f"group {name}, {group.group_state}, {len(members)} members")
+    print_line(f"group {name}, {group.group_state}, {len(members)} members, protocol {protocol}")
     if members:
         print_table(
             ["member", "client", "host", "partitions"],
@@ -194,6 +202,22 @@ async def described_groups(gateways: "Gateways", names: "Iterable[str]") -> list
     """The groups with these ids that are there. Raises :class:`RefusedError`."""
     found = [await _group(gateways, name) for name in names]
     return [group for group in found if group.group_state != _NO_GROUP]
+
+
+async def protocol_of(gateways: "Gateways", name: str) -> str:
+    """By which protocol the members of a group share partitions: `classic` or `consumer`. Raises
+    :class:`RefusedError`."""
+    from octavo.gateway.codes import Code, RefusedError
+    from octavo.gateway.wire.apis import Api
+
+    fields = {"group_ids": [name], "include_authorized_operations": False}
+    try:
+        await gateways.ask_coordinator(name, Api.CONSUMER_GROUP_DESCRIBE, fields)
+    except RefusedError as error:
+        if error.code is not Code.GROUP_ID_NOT_FOUND:
+            raise
+        return "classic"
+    return "consumer"
 
 
 async def offsets_of(gateways: "Gateways", name: str) -> list[GroupOffset]:

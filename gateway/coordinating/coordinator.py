@@ -1,7 +1,9 @@
 """The coordinator of some of the consumer groups: requests, sessions and commits, for one term of its log.
 
-What is decided of members is decided by :class:`~octavo.gateway.groups.group.Group`, and what is said of commits by
-:class:`~octavo.gateway.groups.commits.Commits`; this class brings them together. A request is checked, and what follows
+What is decided of members is decided by :class:`~octavo.gateway.groups.group.Group`, or, in groups of the consumer
+protocol, behind :class:`~octavo.gateway.coordinating.epoch_groups.EpochGroups`; what is said of commits, by
+:class:`~octavo.gateway.groups.commits.Commits`. This class brings them together. A group is of one protocol as long as
+it has members, and then of that of the next member that joins. A request is checked, and what follows
 from it is handed over to the log, in one step (rule K10). So a commit of a member whose generation is over is refused,
 and one that was handed over stands in the log before the generation that follows.
 
@@ -15,18 +17,14 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from octavo.gateway.codes import Code, RefusedError
+from octavo.gateway.coordinating.epoch_groups import EpochGroups
 from octavo.gateway.coordinating.group_log import GroupLog
 from octavo.gateway.groups.commits import OFFSETS_BYTES_MAX, RESTATE_BYTES, GroupRecord
-from octavo.gateway.groups.entries import (
-    Committed,
-    GenerationStored,
-    GroupDeleted,
-    OffsetsDeleted,
-    Place,
-    commits_of,
-)
+from octavo.gateway.groups.entries import Committed, GenerationStored, GroupDeleted, OffsetsDeleted, commits_of
+from octavo.gateway.groups.epoch_group import JOINS, SESSION_MS, EpochGroup, FindTopic, Heartbeat, Told
 from octavo.gateway.groups.group import Group, Joined, Synced
 from octavo.gateway.groups.member import Joining, Syncing, Token
+from octavo.gateway.groups.places import Place
 
 GROUP_ID_CHARACTERS_MAX: Final = 255
 
@@ -48,6 +46,8 @@ class GroupLimits(NamedTuple):
     """Of committed offsets in memory."""
     restate_bytes: int = RESTATE_BYTES
     """Of entries in the log, before what is right is added once more and the log truncated."""
+    epoch_session_ms: int = SESSION_MS
+    """A member of the consumer protocol that is not heard of for this time is removed."""
     opening_seconds_max: float = 5.0
     """A request waits no longer for a coordinator that reads its log; the gateway goes on with it. Clients try
     again."""
@@ -74,8 +74,24 @@ class Clocks(NamedTuple):
 class Coordinator:
     """See the module."""
 
-    def __init__(self, log: GroupLog, clocks: Clocks, new_member_id: Callable[[], str], limits: GroupLimits) -> None:
+    def __init__(
+        self,
+        log: GroupLog,
+        clocks: Clocks,
+        new_member_id: Callable[[], str],
+        limits: GroupLimits,
+        find_topic: FindTopic,
+    ) -> None:
+        """``find_topic``: the topics that there are now."""
         self.log = log
+        self._epochs = EpochGroups(
+            log,
+            find_topic,
+            new_member_id,
+            now_ms=clocks.now_ms,
+            steady_ms=clocks.steady_ms,
+            session_ms=limits.epoch_session_ms,
+        )
         self._limits = limits
         self._clocks = clocks
         self._new_member_id = new_member_id
@@ -95,6 +111,20 @@ class Coordinator:
     def groups(self) -> Mapping[str, Group]:
         """The groups by their ids. Not to be changed."""
         return self._groups
+
+    @property
+    def epoch_groups(self) -> Mapping[str, EpochGroup]:
+        """Those groups whose members are of the consumer protocol, by their ids. Not to be changed."""
+        return self._epochs.groups
+
+    def is_of_epochs(self, group_id: str) -> bool:
+        """Whether the members of the group, or the last that it had, are of the consumer protocol."""
+        return self._epochs.is_of_epochs(group_id)
+
+    def has_members(self, group_id: str) -> bool:
+        """Whether the group has members."""
+        group = self._groups.get(group_id)
+        return group_id in self._epochs.groups or (group is not None and bool(group.members))
 
     def record(self, group_id: str) -> GroupRecord | None:
         """The commits of a group. Not to be changed.
@@ -139,6 +169,10 @@ class Coordinator:
         """
         self.log.check_leads()
         group = self._group(group_id)
+        if group_id in self._epochs.groups:
+            text = f"the members of {group_id!r} use the consumer protocol"
+            raise RefusedError(Code.INCONSISTENT_GROUP_PROTOCOL, text)
+        group.go_on_from(self._generation(group_id))
         said_before = group.members.get(asked.member_id)
         self._check_members_bytes(asked.bytes_held - (0 if said_before is None else said_before.bytes_held))
         joined = await self._ask(group, lambda token, now_ms: group.join(asked, token, now_ms))
@@ -176,8 +210,51 @@ class Coordinator:
         group.leave(member_id, instance_id, self._clocks.steady_ms())
         self._settle(group)
 
+    async def epoch_heartbeat(self, group_id: str, said: Heartbeat) -> Told:
+        """A member of the consumer protocol joins, leaves, or is there.
+
+        Raises:
+            RefusedError: It is no member any more, or cannot be one, or another gateway may coordinate the group.
+        """
+        self.log.check_leads()
+        group = self._group(group_id)
+        present = self._epochs.groups.get(group_id)
+        if present is None:
+            if said.epoch != JOINS:
+                raise RefusedError(Code.UNKNOWN_MEMBER_ID, f"the group has no member {said.member_id}")
+            if not group.is_unused or group.may_have_members(self._clocks.steady_ms()):
+                text = f"the members of {group_id!r} use the classic protocol"
+                raise RefusedError(Code.GROUP_ID_NOT_FOUND, text)
+        known = None if present is None else present.members.get(said.member_id)
+        if said.bytes_said > (0 if known is None else known.bytes_held):
+            self._check_members_bytes(said.bytes_said)
+        told, stored = self._epochs.heartbeat(group_id, said, max(group.generation, self._generation(group_id)))
+        self._groups[group_id] = group
+        if stored is not None:
+            await self._added([stored])
+        self.log.check_leads()
+        return told
+
+    def _generation(self, group_id: str) -> int:
+        """The latest of the group that was handed over, a generation or an epoch."""
+        record = self.log.commits.projected(group_id)
+        return 0 if record is None else record.generation
+
+    def check_reader(self, group_id: str, member_id: str, epoch: int) -> None:
+        """Whether a member that says its epoch is told what is committed.
+
+        Raises:
+            RefusedError: It is not in the group, or in another epoch.
+        """
+        group = self._epochs.groups.get(group_id)
+        if group is None:
+            if epoch >= 0 and member_id and self.is_of_epochs(group_id):
+                raise RefusedError(Code.UNKNOWN_MEMBER_ID, f"the group has no member {member_id}")
+        elif member_id or epoch >= 0:
+            group.check_sender(member_id, None, epoch)
+
     def _check_members_bytes(self, more: int) -> None:
-        if self._members_bytes + more > self._limits.members_bytes_max:
+        if self._members_bytes + self._epochs.bytes_held + more > self._limits.members_bytes_max:
             raise RefusedError(Code.GROUP_MAX_SIZE_REACHED, "the members of this coordinator's groups say too much")
 
     async def _ask(self, group: Group, act: Callable[[Token, int], None]) -> Joined | Synced:
@@ -250,7 +327,11 @@ class Coordinator:
         """
         self.log.check_leads()
         group = self._group(group_id)
-        group.check_commit(sender.member_id, sender.instance_id, sender.generation, self._clocks.steady_ms())
+        epochs = self._epochs.groups.get(group_id)
+        if epochs is None:
+            group.check_commit(sender.member_id, sender.instance_id, sender.generation, self._clocks.steady_ms())
+        else:
+            epochs.check_sender(sender.member_id, sender.instance_id, sender.generation)
         self.log.commits.check_room(group_id, offsets)
         if offsets:
             self._groups[group_id] = group
@@ -281,7 +362,8 @@ class Coordinator:
         group = self._groups.get(group_id)
         if group is None or not self.log.commits.knows(group_id):
             raise RefusedError(Code.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
-        if not group.is_unused or group.may_have_members(self._clocks.steady_ms()):
+        is_used = not group.is_unused or group_id in self._epochs.groups
+        if is_used or group.may_have_members(self._clocks.steady_ms()):
             raise RefusedError(Code.NON_EMPTY_GROUP, f"group {group_id!r} has members")
 
     @staticmethod
@@ -304,6 +386,7 @@ class Coordinator:
             group = self._groups[group_id]
             group.pass_time(now_ms)
             self._settle(group)
+        self._epochs.pass_time()
         if now_ms >= self._expiry_checked_ms + EXPIRY_CHECK_MS:
             self._expiry_checked_ms = now_ms
             self._expire(now_ms)
@@ -312,6 +395,8 @@ class Coordinator:
         """A group that had members counts from when they were known to be gone."""
         for group_id, record in list(self.log.commits.records.items()):
             group = self._groups.get(group_id)
+            if group_id in self._epochs.groups:
+                continue
             if group is None or not group.is_unused or group.may_have_members(now_ms) or self.log.lost is not None:
                 continue
             if record.session_ms:

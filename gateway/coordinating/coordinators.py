@@ -17,6 +17,7 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.coordinating.coordinator import GROUP_ID_CHARACTERS_MAX, Clocks, Coordinator, GroupLimits
 from octavo.gateway.coordinating.group_log import GroupLog, read_commits
 from octavo.gateway.groups.commits import Commits
+from octavo.gateway.groups.sharing import TopicShape
 from octavo.gateway.leading.gateways import GatewayAddress, Gateways
 from octavo.gateway.leading.led_log import leading
 from octavo.gateway.leading.openings import Openings
@@ -161,13 +162,20 @@ class Coordinators:
             is_live=self._catalogue.has_id,
             on_lost=lambda: self._lost(number, coordinator),
         )
-        coordinator = Coordinator(group_log, self._clocks, lambda: self._member_id(writer.term), limits)
+        coordinator = Coordinator(
+            group_log, self._clocks, lambda: self._member_id(writer.term), limits, self._find_topic
+        )
         if self._closed or not self._gateways.is_own(log.name):
             # It waited for the lead, and another gateway has become the choice meanwhile.
             await group_log.close()
             raise RefusedError(Code.NOT_COORDINATOR, "another gateway coordinates the group")
         self._running[number] = coordinator
         return coordinator
+
+    def _find_topic(self, name: str) -> TopicShape | None:
+        """A topic whose partitions members can share."""
+        topic = self._catalogue.find(name)
+        return None if topic is None or topic.is_internal else TopicShape(topic.topic_id, topic.partitions)
 
     def _member_id(self, term: int) -> str:
         """No coordinator gives an id that an earlier one of the group has given."""

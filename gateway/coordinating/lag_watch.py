@@ -12,8 +12,8 @@ from octavo.client.client import Client
 from octavo.gateway.codes import RefusedError
 from octavo.gateway.coordinating.coordinator import Coordinator
 from octavo.gateway.coordinating.coordinators import Coordinators
-from octavo.gateway.groups.entries import Place
 from octavo.gateway.groups.lag import GroupOffsets, Lag, Lags, watched
+from octavo.gateway.groups.places import Place
 from octavo.gateway.leading.anchors import Anchors
 from octavo.gateway.leading.beginning import extent_of
 from octavo.gateway.leading.leaders import Leaders
@@ -127,8 +127,8 @@ def _groups_of(coordinator: Coordinator) -> list[GroupOffsets]:
         coordinator.log.check_leads()
     except RefusedError:
         return []
-    groups = coordinator.groups
+    groups = coordinator.log.commits.records
     return [
-        GroupOffsets(group_id, record, has_members=group_id in groups and bool(groups[group_id].members))
-        for group_id, record in coordinator.log.commits.records.items()
+        GroupOffsets(group_id, record, has_members=coordinator.has_members(group_id))
+        for group_id, record in groups.items()
     ]

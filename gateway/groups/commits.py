@@ -25,20 +25,24 @@ A coordinator that ends on the way leaves entries that change nothing.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from octavo.gateway.codes import Code, RefusedError, WrongPositionError
 from octavo.gateway.groups.entries import (
     Committed,
+    EpochStored,
     GenerationStored,
     GroupDeleted,
     GroupEntry,
+    MemberLeft,
+    MemberStored,
     OffsetsCommitted,
     OffsetsDeleted,
-    Place,
     commits_of,
 )
+from octavo.gateway.groups.epoch_member import EpochMember
+from octavo.gateway.groups.places import Place
 
 RESTATE_BYTES: Final = 16 * 1024 * 1024
 """Of entries before the groups are restated: the next coordinator reads about this much, and what is right."""
@@ -55,17 +59,25 @@ def bytes_of(offsets: Mapping[Place, Committed]) -> int:
     return sum(_OFFSET_BYTES + len(one.metadata) for one in offsets.values())
 
 
+type GroupChange = OffsetsCommitted | GenerationStored | EpochStored | MemberStored | MemberLeft | OffsetsDeleted
+"""An entry that leaves something of its group."""
+
+
 @dataclass(slots=True)
 class GroupRecord:
     """The outcome of the entries of one group."""
 
     generation: int = 0
-    """The latest that is durable."""
+    """The latest that is durable: a generation of the classic protocol, or an epoch of the consumer protocol."""
     session_ms: int = 0
-    """The longest session of its members; 0: it has none."""
+    """The longest session of its members, of the classic protocol; 0: it has none."""
     at_ms: int = 0
     """When it last changed."""
     offsets: dict[Place, Committed] = field(default_factory=dict)
+    members: dict[str, EpochMember] = field(default_factory=dict)
+    """Those of the consumer protocol, by their ids."""
+    has_epochs: bool = False
+    """Whether :attr:`generation` is an epoch."""
 
     def bytes_at(self, places: Iterable[Place]) -> int:
         """Memory that the offsets of these places take, about."""
@@ -73,17 +85,24 @@ class GroupRecord:
 
     def copy(self) -> "GroupRecord":
         """Another record that says the same."""
-        return GroupRecord(self.generation, self.session_ms, self.at_ms, dict(self.offsets))
+        return replace(self, offsets=dict(self.offsets), members=dict(self.members))
 
-    def apply(self, entry: OffsetsCommitted | GenerationStored | OffsetsDeleted) -> None:
+    def apply(self, entry: GroupChange) -> None:
         """The next entry of the group."""
         match entry:
             case OffsetsCommitted(_, offsets):
                 self.offsets |= offsets
                 self.at_ms = max(self.at_ms, *(one.at_ms for one in offsets.values()), 0)
             case GenerationStored(_, generation, session_ms, at_ms):
-                self.generation, self.session_ms = generation, session_ms
+                self.generation, self.session_ms, self.has_epochs = generation, session_ms, False
                 self.at_ms = max(self.at_ms, at_ms)
+            case EpochStored(_, epoch, at_ms):
+                self.generation, self.session_ms, self.has_epochs = epoch, 0, True
+                self.at_ms = max(self.at_ms, at_ms)
+            case MemberStored(_, member):
+                self.members[member.member_id] = member
+            case MemberLeft(_, member_id):
+                self.members.pop(member_id, None)
             case OffsetsDeleted(_, places):
                 for place in places:
                     self.offsets.pop(place, None)
@@ -231,8 +250,11 @@ class Commits:
             return []
         offsets = {place: one for place, one in record.offsets.items() if is_live(place.topic_id)}
         entries: list[GroupEntry] = [*commits_of(group_id, offsets)]
-        if record.generation or not offsets:
+        if record.has_epochs:
+            entries.append(EpochStored(group_id, record.generation, record.at_ms))
+        elif record.generation or not offsets:
             entries.append(GenerationStored(group_id, record.generation, record.session_ms, record.at_ms))
+        entries += [MemberStored(group_id, member) for member in record.members.values()]
         return entries
 
     def projected(self, group_id: str) -> GroupRecord | None:
@@ -277,7 +299,7 @@ def _places_of(entry: GroupEntry, record: GroupRecord) -> Iterable[Place]:
             return set(places)
         case GroupDeleted():
             return record.offsets
-        case GenerationStored():
+        case _:
             return ()
 
 

@@ -11,7 +11,12 @@ kind              fields                              means
                   partition, offset, leader epoch,    as they are
                   metadata, time
 `generation`      `generation`, `session_ms`,         this generation is durable, and the longest session of its members
-                  `at_ms`                             is so long; 0: the group has no members
+                  `at_ms`                             is so long; 0: the group has no members that its leader shares
+                                                      partitions among
+`epoch`           `epoch`, `at_ms`                    this epoch is durable: the coordinator shares the partitions
+`member`          those of :mod:`~octavo.gateway.     the group has this member, in an epoch, with these partitions
+                  groups.member_form`
+`left`            `member`                            the group does not have this member any more
 `uncommitted`     `places`: rows of topic id,         these partitions have no offset any more
                   partition
 `deleted`                                             nothing is left of the group
@@ -22,10 +27,13 @@ changes nothing. Topics go by their ids: a topic that is made again under a name
 An entry without the mark is of another program, and is skipped.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import batched
 from typing import Any, Final, NamedTuple
 
+from octavo.gateway.groups.epoch_member import EpochMember
+from octavo.gateway.groups.member_form import member_fields, member_from, natural, place_from
+from octavo.gateway.groups.places import Place
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
 
 MARK: Final = b"octavo group\n"
@@ -41,13 +49,6 @@ OFFSET_MIN: Final = -2
 
 ENTRY_OFFSETS_MAX: Final = 500
 """Of an entry: with the longest texts, in the longest form that JSON has for them, it stays below 4 MiB."""
-
-
-class Place(NamedTuple):
-    """A partition of a topic that may be deleted and made again."""
-
-    topic_id: str
-    partition: int
 
 
 class Committed(NamedTuple):
@@ -78,6 +79,28 @@ class GenerationStored(NamedTuple):
     at_ms: int
 
 
+class EpochStored(NamedTuple):
+    """See the module. Epochs and generations of a group are one sequence of numbers."""
+
+    group_id: str
+    epoch: int
+    at_ms: int
+
+
+class MemberStored(NamedTuple):
+    """See the module."""
+
+    group_id: str
+    member: EpochMember
+
+
+class MemberLeft(NamedTuple):
+    """See the module."""
+
+    group_id: str
+    member_id: str
+
+
 class OffsetsDeleted(NamedTuple):
     """See the module."""
 
@@ -91,7 +114,9 @@ class GroupDeleted(NamedTuple):
     group_id: str
 
 
-type GroupEntry = OffsetsCommitted | GenerationStored | OffsetsDeleted | GroupDeleted
+type GroupEntry = (
+    OffsetsCommitted | GenerationStored | EpochStored | MemberStored | MemberLeft | OffsetsDeleted | GroupDeleted
+)
 
 
 def commits_of(group_id: str, offsets: Mapping[Place, Committed]) -> Iterator[OffsetsCommitted]:
@@ -106,16 +131,51 @@ def encode_entry(entry: GroupEntry) -> bytes:
 
 
 def _fields_of(entry: GroupEntry) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
     match entry:
         case OffsetsCommitted(_, offsets):
-            rows = [[*place, *committed] for place, committed in offsets.items()]
-            return {"kind": "committed", "offsets": rows}
+            fields = {"offsets": [[*place, *committed] for place, committed in offsets.items()]}
         case GenerationStored(_, generation, session_ms, at_ms):
-            return {"kind": "generation", "generation": generation, "session_ms": session_ms, "at_ms": at_ms}
+            fields = {"generation": generation, "session_ms": session_ms, "at_ms": at_ms}
+        case EpochStored(_, epoch, at_ms):
+            fields = {"epoch": epoch, "at_ms": at_ms}
+        case MemberStored(_, member):
+            fields = member_fields(member)
+        case MemberLeft(_, member_id):
+            fields = {"member": member_id}
         case OffsetsDeleted(_, places):
-            return {"kind": "uncommitted", "places": [list(place) for place in places]}
+            fields = {"places": [list(place) for place in places]}
         case GroupDeleted():
-            return {"kind": "deleted"}
+            pass
+    return {"kind": _KINDS[type(entry)], **fields}
+
+
+_KINDS: Final[Mapping[type[GroupEntry], str]] = {
+    OffsetsCommitted: "committed",
+    GenerationStored: "generation",
+    EpochStored: "epoch",
+    MemberStored: "member",
+    MemberLeft: "left",
+    OffsetsDeleted: "uncommitted",
+    GroupDeleted: "deleted",
+}
+
+_READ: Final[Mapping[type[GroupEntry], Callable[[str, FieldReader], GroupEntry]]] = {
+    OffsetsCommitted: lambda group_id, reader: OffsetsCommitted(group_id, dict(_offsets(reader.get("offsets", list)))),
+    GenerationStored: lambda group_id, reader: GenerationStored(
+        group_id, *natural(reader.get("generation", int), reader.get("session_ms", int), reader.get("at_ms", int))
+    ),
+    EpochStored: lambda group_id, reader: EpochStored(
+        group_id, *natural(reader.get("epoch", int), reader.get("at_ms", int))
+    ),
+    MemberStored: lambda group_id, reader: MemberStored(group_id, member_from(reader)),
+    MemberLeft: lambda group_id, reader: MemberLeft(group_id, reader.get("member", str)),
+    OffsetsDeleted: lambda group_id, reader: OffsetsDeleted(
+        group_id, tuple(place_from(*row) for row in reader.get("places", list))
+    ),
+    GroupDeleted: lambda group_id, _: GroupDeleted(group_id),
+}
+_OF_KIND: Final = {name: kind for kind, name in _KINDS.items()}
 
 
 def decode_entry(payload: bytes, what: str) -> GroupEntry | None:
@@ -128,38 +188,18 @@ def decode_entry(payload: bytes, what: str) -> GroupEntry | None:
         return None
     reader = FieldReader(decode_object(payload[len(MARK) :], what=what, format_max=_FORMAT), what)
     group_id = reader.get("group", str)
+    kind = reader.get("kind", str)
+    if kind not in _OF_KIND:
+        raise reader.damaged(f"{kind!r} is no kind of entry")
     try:
-        match reader.get("kind", str):
-            case "committed":
-                return OffsetsCommitted(group_id, dict(_offsets(reader.get("offsets", list))))
-            case "generation":
-                numbers = reader.get("generation", int), reader.get("session_ms", int), reader.get("at_ms", int)
-                return GenerationStored(group_id, *_natural(*numbers))
-            case "uncommitted":
-                return OffsetsDeleted(group_id, tuple(_place(*row) for row in reader.get("places", list)))
-            case "deleted":
-                return GroupDeleted(group_id)
-            case other:
-                raise reader.damaged(f"{other!r} is no kind of entry")
+        return _READ[_OF_KIND[kind]](group_id, reader)
     except (TypeError, ValueError) as error:
         raise reader.damaged(str(error)) from error
 
 
 def _offsets(rows: Iterable[list[Any]]) -> Iterator[tuple[Place, Committed]]:
     for topic_id, partition, offset, leader_epoch, metadata, at_ms in rows:
-        _natural(offset - OFFSET_MIN, leader_epoch + 1, at_ms)
+        natural(offset - OFFSET_MIN, leader_epoch + 1, at_ms)
         if type(metadata) is not str:
             raise TypeError("the metadata of an offset are a text")
-        yield _place(topic_id, partition), Committed(offset, leader_epoch, metadata, at_ms)
-
-
-def _place(topic_id: Any, partition: Any) -> Place:
-    if type(topic_id) is not str:
-        raise TypeError("the id of a topic is a text")
-    return Place(topic_id, *_natural(partition))
-
-
-def _natural(*numbers: Any) -> tuple[int, ...]:
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError("a number is below 0, or none")
-    return numbers
+        yield place_from(topic_id, partition), Committed(offset, leader_epoch, metadata, at_ms)

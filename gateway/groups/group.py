@@ -155,6 +155,12 @@ class Group:
         """Whether the group has members, or those of an earlier coordinator may still think that they are in it."""
         return bool(self._members) or now_ms < self._strangers_from_ms
 
+    def go_on_from(self, generation: int) -> None:
+        """The group had epochs up to this number meanwhile, of the consumer protocol; it has no members."""
+        if generation > self.generation:
+            assert not self._members, "a group is of one protocol while it has members"
+            self.generation = self._durable = generation
+
     def take_output(self) -> Output:
         """The answers and the generation that were decided since the last call."""
         output = Output(tuple(self._answers), self._to_store)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from octavo.gateway.groups.commits import GroupRecord
-from octavo.gateway.groups.entries import Place
+from octavo.gateway.groups.places import Place
 
 ENDS_MAX: Final = 60
 """Of a partition: half an hour of a partition that grows, at a look each thirty seconds."""

@@ -36,12 +36,17 @@ class ClusterService:
     async def metadata(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to Metadata. A topic that is named and does not exist may be made."""
         asked = decode_request(request.api, request.version, request.body)
-        names = None if asked.topics is None else [one.name for one in asked.topics]
-        if not names and (names is None or request.version == 0):
+        named = asked.topics
+        if not named and (named is None or request.version == 0):
             topics = [self._topic(topic) for topic in self._catalogue.all() if may_see(request, topic.name)]
         else:
             may_create = self._facts.creates_topics and field_of(asked, "allow_auto_topic_creation", True)
-            topics = [await self._named(request, name, may_create=may_create) for name in names]
+            topics = [
+                await self._named(request, one.name, may_create=may_create)
+                if one.name is not None
+                else self._with_id(request, None if one.topic_id is None else one.topic_id.hex)
+                for one in named
+            ]
         answer: Answer = {
             "throttle_time": 0,
             "brokers": [
@@ -70,7 +75,20 @@ class ClusterService:
             code = error.code
         except OctavoError:
             code = Code.LEADER_NOT_AVAILABLE
-        return {"error_code": code, "name": name, "is_internal": False, "partitions": []}
+        return {"error_code": code, "name": name, "topic_id": None, "is_internal": False, "partitions": []}
+
+    def _with_id(self, request: Request, topic_id: str | None) -> Answer:
+        """The topic with this id. One that the client may not see is not there for it."""
+        found = next((one for one in self._catalogue.all() if one.topic_id == topic_id), None)
+        if found is not None and may_see(request, found.name):
+            return self._topic(found)
+        return {
+            "error_code": Code.UNKNOWN_TOPIC_ID,
+            "name": None,
+            "topic_id": topic_id,
+            "is_internal": False,
+            "partitions": [],
+        }
 
     async def _create(self, name: str) -> Topic:
         try:
@@ -85,6 +103,7 @@ class ClusterService:
         return {
             "error_code": Code.NONE,
             "name": topic.name,
+            "topic_id": topic.topic_id,
             "is_internal": topic.is_internal,
             "partitions": [self._partition(topic, number) for number in range(topic.partitions)],
         }

@@ -8,7 +8,8 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.coordinating.coordinator import Committing
 from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.groups.commits import GroupRecord
-from octavo.gateway.groups.entries import METADATA_BYTES_MAX, OFFSET_MIN, Committed, Place
+from octavo.gateway.groups.entries import METADATA_BYTES_MAX, OFFSET_MIN, Committed
+from octavo.gateway.groups.places import Place
 from octavo.gateway.service.needs import check_group, check_topic, may_see
 from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.wire.answers import answered
@@ -85,7 +86,10 @@ class CommitService:
         code, record = Code.NONE, None
         try:
             check_group(request, asked.group_id)
-            record = (await self._coordinators.get(asked.group_id)).record(asked.group_id)
+            coordinator = await self._coordinators.get(asked.group_id)
+            record = coordinator.record(asked.group_id)
+            member_id, epoch = field_of(asked, "member_id", ""), field_of(asked, "member_epoch", _NO_GENERATION)
+            coordinator.check_reader(asked.group_id, member_id, epoch)
         except RefusedError as error:
             # Clients end at this code here, and ask again where the coordinator reads its log.
             is_absent = error.code is Code.COORDINATOR_NOT_AVAILABLE

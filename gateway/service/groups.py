@@ -10,7 +10,9 @@ from octavo.gateway.coordinating.coordinator import Committing, Coordinator
 from octavo.gateway.coordinating.coordinators import Coordinators
 from octavo.gateway.groups.group import Group, GroupState, Joined, Synced
 from octavo.gateway.groups.member import Joining, Protocol, Syncing
+from octavo.gateway.service.epochs import EMPTY_STATE, GROUP_TYPE, PROTOCOL_TYPE, described_to_older_tools
 from octavo.gateway.service.needs import check_group, may_see_group
+from octavo.gateway.topics.catalogue import Catalogue
 from octavo.gateway.wire.answers import answered
 from octavo.gateway.wire.apis import Request
 from octavo.gateway.wire.connection import Pieces
@@ -26,7 +28,7 @@ _NO_GATEWAY: Final = (-1, "", -1)
 """The coordinator where there is an error."""
 
 _GROUP_TYPE: Final = "classic"
-"""The protocol of all groups (KIP-848 has another)."""
+"""The protocol of groups whose members share partitions themselves."""
 
 _NO_SUCH_GROUP: Final = "Dead"
 """The state of a group that is not there."""
@@ -35,8 +37,9 @@ _NO_SUCH_GROUP: Final = "Dead"
 class GroupService:
     """See the module."""
 
-    def __init__(self, coordinators: Coordinators) -> None:
+    def __init__(self, coordinators: Coordinators, catalogue: Catalogue) -> None:
         self._coordinators = coordinators
+        self._catalogue = catalogue
 
     async def find_coordinator(self, request: Request, _held: AsyncExitStack) -> Pieces:
         """The answer to FindCoordinator."""
@@ -180,6 +183,9 @@ class GroupService:
             check_group(request, group_id)
             coordinator = await self._coordinators.get(group_id)
             coordinator.log.check_leads()
+            if coordinator.is_of_epochs(group_id):
+                facts = described_to_older_tools(coordinator, group_id, self._catalogue.names_by_id())
+                return {"error_code": code, "group_id": group_id, **facts}
             group = coordinator.groups.get(group_id)
         except RefusedError as error:
             code = error.code
@@ -202,17 +208,12 @@ class GroupService:
         try:
             for coordinator in await self._coordinators.own():
                 coordinator.log.check_leads()
+                seen = [one for one in sorted(coordinator.groups) if may_see_group(request, one)]
                 groups += [
-                    {
-                        "group_id": group_id,
-                        "protocol_type": group.protocol_type or "",
-                        "group_state": group.state.shown,
-                        "group_type": _GROUP_TYPE,
-                    }
-                    for group_id, group in sorted(coordinator.groups.items())
-                    if may_see_group(request, group_id)
-                    and (not states or group.state.shown.lower() in states)
-                    and (not types or _GROUP_TYPE in types)
+                    one
+                    for one in (_listed(coordinator, group_id) for group_id in seen)
+                    if (not states or one["group_state"].lower() in states)
+                    and (not types or one["group_type"] in types)
                 ]
         except RefusedError as error:
             code, groups = error.code, []
@@ -229,6 +230,18 @@ class GroupService:
         if code is Code.NONE:
             request.gate.done("delete_group", group=group_id)
         return code
+
+
+def _listed(coordinator: Coordinator, group_id: str) -> Answer:
+    group = coordinator.groups[group_id]
+    if coordinator.is_of_epochs(group_id):
+        epochs = coordinator.epoch_groups.get(group_id)
+        state = EMPTY_STATE if epochs is None else epochs.state
+        facts = {"protocol_type": PROTOCOL_TYPE, "group_state": state, "group_type": GROUP_TYPE}
+    else:
+        kind = group.protocol_type or ""
+        facts = {"protocol_type": kind, "group_state": group.state.shown, "group_type": _GROUP_TYPE}
+    return {"group_id": group_id, **facts}
 
 
 def _check_protocol(group: Group | None, asked: Any) -> None:

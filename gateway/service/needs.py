@@ -33,6 +33,8 @@ NEEDS: Final[dict[Api, Need]] = {
     Api.SYNC_GROUP: Need(group=TopicRight.GROUP),
     Api.HEARTBEAT: Need(group=TopicRight.GROUP),
     Api.LEAVE_GROUP: Need(group=TopicRight.GROUP),
+    Api.CONSUMER_GROUP_HEARTBEAT: Need(topic=TopicRight.READ, group=TopicRight.GROUP),
+    Api.CONSUMER_GROUP_DESCRIBE: Need(group=TopicRight.GROUP),
     Api.DESCRIBE_GROUPS: Need(group=TopicRight.GROUP),
     Api.LIST_GROUPS: Need(group=TopicRight.GROUP),
     Api.DELETE_GROUPS: Need(group=TopicRight.GROUP),

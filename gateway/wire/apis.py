@@ -53,6 +53,8 @@ class Api(IntEnum):
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
 
 class Versions(NamedTuple):
@@ -66,9 +68,9 @@ VERSIONS: Final[dict[Api, Versions]] = {
     Api.PRODUCE: Versions(produce.VERSION_FIRST, produce.VERSION_LAST),
     Api.FETCH: Versions(fetch.VERSION_FIRST, fetch.VERSION_LAST),
     Api.LIST_OFFSETS: Versions(1, 6),
-    Api.METADATA: Versions(0, 9),
-    Api.OFFSET_COMMIT: Versions(2, 8),
-    Api.OFFSET_FETCH: Versions(1, 8),
+    Api.METADATA: Versions(0, 12),
+    Api.OFFSET_COMMIT: Versions(2, 9),
+    Api.OFFSET_FETCH: Versions(1, 9),
     Api.FIND_COORDINATOR: Versions(0, 4),
     Api.JOIN_GROUP: Versions(0, 9),
     Api.HEARTBEAT: Versions(0, 4),
@@ -89,6 +91,8 @@ VERSIONS: Final[dict[Api, Versions]] = {
     Api.DELETE_GROUPS: Versions(0, 2),
     Api.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
     Api.OFFSET_DELETE: Versions(0, 0),
+    Api.CONSUMER_GROUP_HEARTBEAT: Versions(0, 1),
+    Api.CONSUMER_GROUP_DESCRIBE: Versions(0, 1),
 }
 """What a gateway offers. Clients use the highest version that both sides know."""
 
@@ -117,6 +121,8 @@ _FLEXIBLE_FROM: Final = {
     Api.CREATE_PARTITIONS: 2,
     Api.DELETE_GROUPS: 2,
     Api.INCREMENTAL_ALTER_CONFIGS: 1,
+    Api.CONSUMER_GROUP_HEARTBEAT: 0,
+    Api.CONSUMER_GROUP_DESCRIBE: 0,
 }
 """The first flexible version of each request that has one among those that are offered."""
 
@@ -173,23 +179,29 @@ def decode_header(frame: memoryview) -> Request:
     return Request(api, version, number, frame[len(frame) - reader.left :], client)
 
 
-def last_plain_version(api: Api) -> int:
-    """The newest version that is offered and is not flexible."""
-    return min(VERSIONS[api].last, _FLEXIBLE_FROM.get(api, VERSIONS[api].last + 1) - 1)
+def plainest_version(api: Api) -> int:
+    """The newest version that is offered and is not flexible; if all are, the newest."""
+    last = min(VERSIONS[api].last, _FLEXIBLE_FROM.get(api, VERSIONS[api].last + 1) - 1)
+    return last if last >= VERSIONS[api].first else VERSIONS[api].last
 
 
 def request_frame(api: Api, version: int, number: int, client: str, body: bytes) -> bytes:
-    """A request as it is sent, of a version that is not flexible."""
-    assert not _has_tags(api, version), f"{api.name} {version} has tagged fields"
+    """A request as it is sent."""
     name = client.encode()
-    header = _HEADER.pack(api, version, number) + _LENGTH.pack(len(name)) + name
+    tags = b"\0" if _has_tags(api, version) else b""
+    header = _HEADER.pack(api, version, number) + _LENGTH.pack(len(name)) + name + tags
     return _NUMBER.pack(len(header) + len(body)) + header + body
 
 
 def answer_header(request: Request) -> bytes:
     """The header of the answer to a request."""
-    tags = b"\0" if _has_tags(request.api, request.version) and request.api is not Api.API_VERSIONS else b""
+    tags = bytes(answer_header_size(request.api, request.version) - _NUMBER.size)
     return _NUMBER.pack(request.number) + tags
+
+
+def answer_header_size(api: Api, version: int) -> int:
+    """How long the header of the answer is; a gateway's has no tagged fields."""
+    return _NUMBER.size + (_has_tags(api, version) and api is not Api.API_VERSIONS)
 
 
 def answer_frame(header: bytes, pieces: list[bytes | bytearray]) -> list[bytes | bytearray]:

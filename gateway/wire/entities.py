@@ -51,7 +51,7 @@ def decode_request(key: int, version: int, body: memoryview) -> Any:
     return request
 
 
-_MAY_HAVE_MORE: Final = {(_METADATA, 9)}
+_MAY_HAVE_MORE: Final = {(_METADATA, version) for version in range(9, 13)}
 """Requests behind which bytes are ignored, as Kafka does. To ask for all topics, librdkafka writes a length of 0 in the
 older form: read in the newer one, that asks for all topics, with an unknown tagged field and one byte behind."""
 

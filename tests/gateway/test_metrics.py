@@ -137,6 +137,7 @@ async def test_a_lead_that_is_lost_is_counted_and_one_that_is_given_up_is_not(
 
 async def test_groups_are_counted_by_state_with_their_members(gateway: Gateway, client: KafkaClient) -> None:
     states = {("Empty",): 0, ("PreparingRebalance",): 0, ("CompletingRebalance",): 0, ("Stable",): 0}
+    states |= {("Assigning",): 0, ("Reconciling",): 0}
     assert scrape(gateway)["octavo_gateway_groups"] == states
     async with await GroupClient.of(gateway.port) as member, await GroupClient.of(gateway.port, "other") as other:
         await member.enter()

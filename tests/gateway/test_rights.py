@@ -196,6 +196,17 @@ ASKED: dict[Api, tuple[int, dict[str, Any], Code]] = {
         },
         TOPIC_REFUSED,
     ),
+    Api.CONSUMER_GROUP_HEARTBEAT: (
+        1,
+        {
+            "group_id": "owners", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ("private",),
+            "rebalance_timeout": milliseconds(1000), "topic_partitions": [],
+        },
+        GROUP_REFUSED,
+    ),
+    Api.CONSUMER_GROUP_DESCRIBE: (
+        1, {"group_ids": ("owners",), "include_authorized_operations": False}, GROUP_REFUSED
+    ),
     Api.INIT_PRODUCER_ID: (
         1, {"transactional_id": None, "transaction_timeout": milliseconds(1000)}, CLUSTER_REFUSED
     ),

@@ -29,15 +29,19 @@ from octavo.client.log.documents.stream import Abandoned, StreamLogDocument, Tru
 from octavo.gateway.groups.entries import (
     MARK,
     Committed,
+    EpochStored,
     GenerationStored,
     GroupDeleted,
     GroupEntry,
+    MemberLeft,
+    MemberStored,
     OffsetsCommitted,
     OffsetsDeleted,
-    Place,
     decode_entry,
     encode_entry,
 )
+from octavo.gateway.groups.epoch_member import EpochMember
+from octavo.gateway.groups.places import Place
 from octavo.gateway.records.offsets import Anchor, decode_anchor, encode_anchor
 from octavo.gateway.records.producers import Producer, Producers, Remembered
 from octavo.gateway.records.snapshot import (
@@ -367,10 +371,16 @@ SNAPSHOT = SnapshotHead(LOG_ID, term=2, position=812, next_offset=40_212, forgot
 
 
 ORDERS = Place(TOPIC.topic_id, 0)
+MEMBER = EpochMember(
+    "m1", None, 4, 3, frozenset({ORDERS}), topics=("orders",), rebalance_ms=300_000, client="worker", host="10.0.0.1"
+)
 
 GROUP_ENTRIES: list[GroupEntry] = [
     OffsetsCommitted("billing", {ORDERS: Committed(40_212, 2, "", CREATED_MS)}),
     GenerationStored("billing", 3, 45_000, CREATED_MS),
+    EpochStored("billing", 4, CREATED_MS),
+    MemberStored("billing", MEMBER),
+    MemberLeft("billing", "m1"),
     OffsetsDeleted("billing", (ORDERS,)),
     GroupDeleted("billing"),
 ]

@@ -3,7 +3,8 @@
 import { get } from "./api.js";
 import { column, count, facts, foreign, h, number, table } from "./dom.js";
 
-const KIND = { Stable: "good", Empty: "quiet", PreparingRebalance: "warn", CompletingRebalance: "warn" };
+const KIND = { Stable: "good", Empty: "quiet", PreparingRebalance: "warn", CompletingRebalance: "warn",
+  Assigning: "warn", Reconciling: "warn" };
 const shownState = (name) => h("span", { class: `state ${KIND[name] ?? "bad"}` }, name);
 const shownLag = (lag) => lag ? count(lag) : h("span", { class: "quiet" }, "0");
 
@@ -12,9 +13,9 @@ export async function groupsPage() {
   return [
     h("h1", {}, "Consumer groups"),
     h("section", { class: "panel" }, found.trouble !== null ? h("p", {}, found.trouble) : table(null,
-      [column("Group"), column("State"), number("Members"), number("Lag")],
+      [column("Group"), column("Protocol"), column("State"), number("Members"), number("Lag")],
       found.items.map((group) => [h("a", { href: `#/groups/${encodeURIComponent(group.group)}` }, foreign(group.group, 80)),
-        shownState(group.state), count(group.members), shownLag(group.lag)]), "No group.")),
+        group.protocol, shownState(group.state), count(group.members), shownLag(group.lag)]), "No group.")),
     h("p", { class: "quiet" }, "Lag: records behind the committed offsets, over all partitions."),
     found.more ? h("p", { class: "quiet" }, `There are more groups than these ${found.shown_max}; \`octavo group list\` shows all.`) : null,
   ];
@@ -30,7 +31,7 @@ export async function groupPage(state, again, name) {
   return [
     h("h1", {}, "Group ", foreign(group.group, 80), " ", shownState(group.state)),
     h("section", { class: "panel" }, facts([
-      ["Members", count(group.members.length)], ["Lag", `${count(total)} records`],
+      ["Protocol", group.protocol], ["Members", count(group.members.length)], ["Lag", `${count(total)} records`],
       group.assignor === null ? null : ["Assignor", foreign(group.assignor, 80)],
     ])),
     h("section", { class: "panel" }, h("h2", {}, "Members"), table(null,

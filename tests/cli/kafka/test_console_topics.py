@@ -109,7 +109,7 @@ async def test_groups_are_shown_with_members_and_lag(shown: Shown) -> None:
         await member.enter()
         assert await member.commit(1) is Code.NONE
         seen = await shown.watch.groups()
-        assert seen["items"] == [{"group": "billing", "state": "Stable", "members": 1, "lag": 2}]
+        assert seen["items"] == [{"group": "billing", "protocol": "classic", "state": "Stable", "members": 1, "lag": 2}]
         assert seen["trouble"] is None
         group = await shown.watch.group("billing")
         assert [one["member"] for one in group["members"]] == [member.member_id]

@@ -11,8 +11,9 @@ from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.coordinating.coordinator import Clocks, Committing, Coordinator, GroupLimits
 from octavo.gateway.coordinating.group_log import GroupLog, read_commits
 from octavo.gateway.groups.commits import Commits
-from octavo.gateway.groups.entries import Committed, OffsetsCommitted, Place
+from octavo.gateway.groups.entries import Committed, OffsetsCommitted
 from octavo.gateway.groups.member import Joining, Protocol, Syncing
+from octavo.gateway.groups.places import Place
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.messages import Op
 from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
@@ -105,7 +106,7 @@ async def test_an_answer_that_comes_after_the_lease_has_ended_is_not_given(clust
     """Another gateway may have begun the next generation meanwhile."""
     _, group_log, lease = await lead(cluster, restate_bytes=1 << 20)
     clocks = Clocks(lambda: 0, lambda: 1000)
-    coordinator = Coordinator(group_log, clocks, lambda: "m1", GroupLimits())
+    coordinator = Coordinator(group_log, clocks, lambda: "m1", GroupLimits(), lambda _name: None)
     joined = await coordinator.join("g", Joining("", None, 10_000, 10_000, "consumer", (Protocol("range", b""),)))
     assert joined.code is Code.NONE
     hold(cluster)

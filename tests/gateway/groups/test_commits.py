@@ -7,13 +7,17 @@ from octavo.gateway.codes import Code, RefusedError, WrongPositionError
 from octavo.gateway.groups.commits import Commits, GroupRecord, bytes_of
 from octavo.gateway.groups.entries import (
     Committed,
+    EpochStored,
     GenerationStored,
     GroupDeleted,
     GroupEntry,
+    MemberLeft,
+    MemberStored,
     OffsetsCommitted,
     OffsetsDeleted,
-    Place,
 )
+from octavo.gateway.groups.epoch_member import EpochMember
+from octavo.gateway.groups.places import Place
 
 FIRST, SECOND = Place("aa", 0), Place("bb", 1)
 SIZE = 100
@@ -25,6 +29,11 @@ def at(offset: int, metadata: str = "", at_ms: int = 5) -> Committed:
 
 def commit(offset: int, place: Place = FIRST, group: str = "billing", at_ms: int = 5) -> OffsetsCommitted:
     return OffsetsCommitted(group, {place: at(offset, at_ms=at_ms)})
+
+
+BOTH = {FIRST: at(5), SECOND: at(6)}
+MEMBER = EpochMember("m1", epoch=5, assigned=frozenset({FIRST}))
+ONE = {"m0": EpochMember("m0")}
 
 
 class Log:
@@ -90,10 +99,16 @@ def test_an_offset_can_be_seen_once_it_is_acknowledged() -> None:
 @pytest.mark.parametrize(
     ("entry", "left"),
     [
-        (commit(3), GroupRecord(4, 45_000, 7, {FIRST: at(3), SECOND: at(6)})),
-        (commit(3, at_ms=9), GroupRecord(4, 45_000, 9, {FIRST: at(3, at_ms=9), SECOND: at(6)})),
-        (GenerationStored("billing", 5, 0, 9), GroupRecord(5, 0, 9, {FIRST: at(5), SECOND: at(6)})),
-        (OffsetsDeleted("billing", (FIRST, Place("zz", 9))), GroupRecord(4, 45_000, 7, {SECOND: at(6)})),
+        (commit(3), GroupRecord(4, 45_000, 7, {FIRST: at(3), SECOND: at(6)}, ONE)),
+        (commit(3, at_ms=9), GroupRecord(4, 45_000, 9, {FIRST: at(3, at_ms=9), SECOND: at(6)}, ONE)),
+        (GenerationStored("billing", 5, 0, 9), GroupRecord(5, 0, 9, BOTH, ONE)),
+        (OffsetsDeleted("billing", (FIRST, Place("zz", 9))), GroupRecord(4, 45_000, 7, {SECOND: at(6)}, ONE)),
+        (
+            EpochStored("billing", 5, 9),
+            GroupRecord(5, 0, 9, BOTH, ONE, has_epochs=True),
+        ),
+        (MemberStored("billing", MEMBER), GroupRecord(4, 45_000, 7, BOTH, {**ONE, "m1": MEMBER})),
+        (MemberLeft("billing", "m0"), GroupRecord(4, 45_000, 7, BOTH)),
         (GroupDeleted("billing"), None),
     ],
     ids=lambda one: type(one).__name__,
@@ -101,9 +116,23 @@ def test_an_offset_can_be_seen_once_it_is_acknowledged() -> None:
 def test_what_an_entry_changes(entry: GroupEntry, left: GroupRecord | None) -> None:
     log = Log()
     log.stored(GenerationStored("billing", 4, 45_000, 7), commit(5), commit(6, SECOND))
+    log.stored(MemberStored("billing", EpochMember("m0")))
     log.stored(entry)
     assert log.commits.find("billing") == left
     assert log.next_coordinator().find("billing") == left
+
+
+def test_members_and_epochs_are_restated() -> None:
+    log = Log()
+    log.stored(EpochStored("billing", 4, 7), MemberStored("billing", EpochMember("m0")), commit(5))
+    log.add(MemberStored("billing", MEMBER))
+    log.restate()
+    log.stored(EpochStored("audit", 2, 7), EpochStored("audit", 3, 8))
+    assert log.next_coordinator().find("billing") == GroupRecord(
+        4, 0, 7, {FIRST: at(5)}, {**ONE, "m1": MEMBER}, has_epochs=True
+    )
+    log.restate()
+    assert log.next_coordinator().find("audit") == GroupRecord(3, 0, 8, has_epochs=True)
 
 
 def test_an_entry_of_another_program_changes_nothing() -> None:

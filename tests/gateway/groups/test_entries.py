@@ -8,21 +8,43 @@ from octavo.gateway.groups.entries import (
     MARK,
     METADATA_BYTES_MAX,
     Committed,
+    EpochStored,
     GenerationStored,
     GroupDeleted,
     GroupEntry,
+    MemberLeft,
+    MemberStored,
     OffsetsCommitted,
     OffsetsDeleted,
-    Place,
     commits_of,
     decode_entry,
     encode_entry,
 )
+from octavo.gateway.groups.epoch_member import EpochMember
+from octavo.gateway.groups.member_form import member_fields
+from octavo.gateway.groups.places import Place
 from octavo.metadata.encoding import encode_object
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 ORDERS = Place("5f" * 16, 3)
+MEMBER = EpochMember(
+    "m1",
+    "one",
+    5,
+    4,
+    frozenset({ORDERS, Place("aa", 2), Place("aa", 0)}),
+    frozenset({Place("aa", 1)}),
+    True,
+    ("orders", "payments"),
+    "o.*",
+    ("office",),
+    "range",
+    30_000,
+    "rack a",
+    "worker",
+    "10.0.0.1",
+)
 ENTRIES: list[GroupEntry] = [
     OffsetsCommitted(
         "billing",
@@ -33,6 +55,10 @@ ENTRIES: list[GroupEntry] = [
         },
     ),
     GenerationStored("billing", 4, 45_000, 2000),
+    EpochStored("billing", 5, 2000),
+    MemberStored("billing", MEMBER),
+    MemberStored("billing", EpochMember("m2")),
+    MemberLeft("billing", "m1"),
     OffsetsDeleted("billing", (ORDERS, Place("aa", 0))),
     GroupDeleted("ü/ /x"),
 ]
@@ -51,6 +77,13 @@ def test_an_entry_is_a_mark_and_a_line_of_json() -> None:
     assert fields == {
         "format": 1, "group": "billing", "kind": "committed", "offsets": [["5f" * 16, 3, 7, 2, "x", 1000]],
     }  # fmt: skip
+
+
+def test_a_member_with_everything_is_an_entry_that_is_small_enough() -> None:
+    names = tuple(f"{'\x01' * 250}{number:5}" for number in range(1000))
+    places = frozenset(Place(f"{topic:032x}", number) for topic in range(1000) for number in range(10))
+    member = MEMBER._replace(topics=names, matched=names, assigned=places, client="\x01" * 255)
+    assert len(encode_entry(MemberStored("g" * 255, member))) <= ENTRY_PAYLOAD_BYTES_MAX
 
 
 def test_an_entry_of_another_program_is_none() -> None:
@@ -82,6 +115,13 @@ def stored(fields: dict[str, object], format_number: int = 1) -> bytes:
         stored({"kind": "generation", "generation": -1, "session_ms": 0, "at_ms": 0}),
         stored({"kind": "generation", "generation": 1, "session_ms": 0}),
         stored({"kind": "uncommitted", "places": [["aa"]]}),
+        stored({"kind": "epoch", "epoch": -1, "at_ms": 0}),
+        stored({"kind": "left"}),
+        stored({"kind": "member", "member": "m1"}),
+        stored({"kind": "member", **member_fields(MEMBER), "assigned": [["aa", -1]]}),
+        stored({"kind": "member", **member_fields(MEMBER), "revoking": [[]]}),
+        stored({"kind": "member", **member_fields(MEMBER), "topics": [7]}),
+        stored({"kind": "member", **member_fields(MEMBER), "epoch": -1}),
     ],
 )
 def test_an_entry_that_is_damaged_or_newer_is_refused(payload: bytes) -> None:

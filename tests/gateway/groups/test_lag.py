@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from octavo.gateway.groups.commits import GroupRecord
-from octavo.gateway.groups.entries import Committed, Place
+from octavo.gateway.groups.entries import Committed
 from octavo.gateway.groups.lag import ENDS_MAX, GroupOffsets, Lags, WatchedOffset, watched
+from octavo.gateway.groups.places import Place
 
 ORDERS, SALES = Place("orders", 0), Place("sales", 3)
 

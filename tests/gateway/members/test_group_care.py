@@ -9,7 +9,8 @@ from octavo.gateway.coordinating.coordinator import EXPIRY_CHECK_MS, EXPIRY_MS, 
 from octavo.gateway.coordinating.coordinators import TOPIC, number_of
 from octavo.gateway.gateway import Gateway
 from octavo.gateway.groups.commits import bytes_of
-from octavo.gateway.groups.entries import Committed, Place
+from octavo.gateway.groups.entries import Committed
+from octavo.gateway.groups.places import Place
 from support.clusters.gateway_cluster import GatewayCluster, now_ms
 from support.kafka.client import milliseconds
 from support.kafka.coordinated import Connect, is_code, is_offset, pair, pass_time

@@ -2,8 +2,11 @@
 
 from octavo.gateway.groups.commits import Commits, GroupRecord, Restating
 from octavo.gateway.groups.entries import GroupEntry
+from octavo.gateway.groups.epoch_group import EpochGroup, FindTopic, Heartbeat
+from octavo.gateway.groups.epoch_member import NO_PLACES, Places
 from octavo.gateway.groups.group import Group, GroupState
 from octavo.gateway.groups.member import Member, Syncing, Token
+from octavo.gateway.groups.places import Place
 from octavo.gateway.records.appends import Appends
 from octavo.gateway.records.batch import BatchHeader
 from octavo.gateway.records.producers import WINDOW, Producers, Repeat
@@ -120,3 +123,42 @@ class ForgetsWhoSyncs(Group):
             if member.member_id != self.leader_id:
                 member.sync = None
         super().stored(generation, now_ms)
+
+
+# --- groups of the consumer protocol (rule K16) -----------------------------------------------------------------------
+
+
+class EpochsNotCompared(EpochGroup):
+    """Takes commits of members in any epoch."""
+
+    def check_sender(self, member_id: str, instance_id: str | None, epoch: int) -> None:
+        member = self.members.get(member_id)
+        super().check_sender(member_id, instance_id, epoch if member is None else member.epoch)
+
+
+class GivesToTwo(EpochGroup):
+    """Gives partitions to the next member while the last one has them."""
+
+    def _is_free(self, place: Place, member_id: str) -> bool:
+        return True
+
+
+class TakesBackUnasked(EpochGroup):
+    """Takes partitions for given back as soon as a member is to give them back."""
+
+    def _has_now(self, said: Heartbeat) -> Places | None:
+        return NO_PLACES
+
+
+class BelievesAtOnce(EpochGroup):
+    """Believes what a member says it has, also if the member has not heard yet what it may have."""
+
+    def _has_now(self, said: Heartbeat) -> Places | None:
+        return said.owned
+
+
+class KeepsTheDead(EpochGroup):
+    """Looks at the topics as time passes, and not at the members."""
+
+    def pass_time(self, find_topic: FindTopic, now_ms: int) -> None:
+        self.refresh(find_topic)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from octavo.gateway.groups.commits import Commits
-from octavo.gateway.groups.entries import Committed, GroupDeleted, GroupEntry, OffsetsCommitted, Place
+from octavo.gateway.groups.entries import Committed, GroupDeleted, GroupEntry, OffsetsCommitted
+from octavo.gateway.groups.places import Place
 
 GROUPS = ("a", "b")
 PLACE = Place("aa", 0)

@@ -1,4 +1,4 @@
-"""The settings of the models of the gateway, and the rules that are broken on purpose (rules K2, K4, K5, K10, K11)."""
+"""The settings of the models of the gateway, and rules that are broken on purpose (K2, K4, K5, K10, K11, K16)."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -6,25 +6,31 @@ from typing import Any, Final
 from model.engine.explorer import Exploration, explore, walk
 from model.gateway.broken_machines import (
     AnswersEarly,
+    BelievesAtOnce,
     BelievesEverySequence,
+    EpochsNotCompared,
     ForgetsWhatIsUnderWay,
     ForgetsWhoSyncs,
     GenerationsNotCompared,
     GivesOutEarly,
+    GivesToTwo,
+    KeepsTheDead,
     RestatesWhatIsSeen,
     SharesTwice,
     ShowsEarly,
+    TakesBackUnasked,
     TakesStrangers,
     WaitsForAll,
     WindowOfFour,
     WithoutEpochs,
 )
 from model.gateway.commit_world import CommitWorld
+from model.gateway.epoch_world import EpochWorld
 from model.gateway.group_world import GroupWorld
 from model.gateway.world import ProduceWorld
 from octavo.gateway.records.producers import WINDOW
 
-type GatewayModel = ProduceWorld | CommitWorld | GroupWorld
+type GatewayModel = ProduceWorld | CommitWorld | GroupWorld | EpochWorld
 
 STATES_MAX: Final = 20_000
 """Of a setting that is not exhausted. Each state is a copy of a machine, so these are fewer than of other models."""
@@ -104,6 +110,36 @@ THREE = GroupWorld(
     coordinators=2,
 )
 
+SHARED = EpochWorld(
+    "2 members of the consumer protocol; one leaves or begins again, time passes twice", (None, None), 2, 1
+)
+SHARED_STATIC = EpochWorld(
+    "2 members of the consumer protocol, one static; 2 changes, time passes once, the topic grows",
+    ("a", None),
+    times=1,
+    changes=2,
+    grows=1,
+)
+SHARED_ON = EpochWorld(
+    "2 members of the consumer protocol; one leaves or begins again, 2 new coordinators",
+    (None, None),
+    changes=1,
+    coordinators=2,
+)
+SHARED_LOSES = EpochWorld(
+    "2 members of the consumer protocol; an answer is lost, the topic grows", (None, None), grows=1, losses=1
+)
+SHARED_BY_THREE = EpochWorld(
+    "3 members of the consumer protocol, one static; 3 changes, 3 times, 3 new coordinators, 3 losses, the topic grows",
+    (None, "b", None),
+    times=3,
+    changes=3,
+    coordinators=3,
+    grows=1,
+    losses=3,
+    assignor="range",
+)
+
 GATEWAY_JOBS = (
     GatewayJob(TAKEOVERS, quick=True),
     GatewayJob(EPOCHS, quick=True),
@@ -117,6 +153,11 @@ GATEWAY_JOBS = (
     GatewayJob(STATIC, quick=True, quick_states_max=2_000),
     GatewayJob(COORDINATORS, quick=True, quick_states_max=2_000),
     GatewayJob(THREE, walks=200),
+    GatewayJob(SHARED, quick=True, quick_states_max=150),
+    GatewayJob(SHARED_STATIC, quick=True, quick_states_max=150),
+    GatewayJob(SHARED_ON, quick=True, quick_states_max=150),
+    GatewayJob(SHARED_LOSES, quick=True, quick_states_max=150),
+    GatewayJob(SHARED_BY_THREE, walks=200),
 )
 
 GATEWAY_CANARIES = (
@@ -153,4 +194,13 @@ GATEWAY_CANARIES = (
     ),
     GatewayCanary("a group waits for members that do not join again", "waits for ever", CHANGES.broken(WaitsForAll)),
     GatewayCanary("a member's SyncGroup is forgotten", "waits for ever", CHANGES.broken(ForgetsWhoSyncs)),
+    GatewayCanary("the epoch of a commit is not compared", "stale commit", SHARED.broken(EpochsNotCompared)),
+    GatewayCanary("a partition is given to two members", "invariant", SHARED.broken(GivesToTwo)),
+    GatewayCanary("a partition is taken back before it is given back", "two owners", SHARED.broken(TakesBackUnasked)),
+    GatewayCanary(
+        "what a member says is believed before it is told", "two owners", SHARED_LOSES.broken(BelievesAtOnce)
+    ),
+    GatewayCanary("a new coordinator knows the epoch alone", "two owners", SHARED_ON.broken(forgets_members=True)),
+    GatewayCanary("an epoch is told before it is durable", "epoch gone back", SHARED_ON.broken(answers_early=True)),
+    GatewayCanary("members that are not heard of stay", "never shared", SHARED.broken(KeepsTheDead)),
 )

@@ -67,7 +67,9 @@ def test_a_group_is_shown_reset_and_deleted(up: Up) -> None:
         octavo("group", "delete", "readers", "--yes", *metadata).failed_with_one_line(1, "has 1 members")
         member.end()
     listed = {one["group"]: one for one in group("list")}
-    assert listed["readers"] == {"group": "readers", "state": "Empty", "members": 0, "lag": 0}
+    assert listed["readers"] == {
+        "group": "readers", "protocol": "classic", "state": "Empty", "members": 0, "lag": 0
+    }  # fmt: skip
     group("reset", "readers", "--to", "beginning")
     assert lags() == [COUNT // PARTITIONS] * PARTITIONS
     group("reset", "readers", "--to", "5", "--topic", "read", "--partition", 1)

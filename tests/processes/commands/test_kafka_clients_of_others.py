@@ -126,3 +126,23 @@ def test_tools_of_kafka(
     java("TopicCommand", "--delete", *topic)
     assert "of-java" not in java("TopicCommand", "--list")
     check_captures(pytestconfig, "java", recorder.exchanges)
+
+
+def test_tools_of_kafka_with_the_consumer_protocol(recorder: Recorder, java: Callable[..., str]) -> None:
+    """Rule K16. One consumer reads a topic by name, another one topics by a pattern."""
+    topic, group = ("--topic", "of-java-848"), ("--group", "of-848")
+    java("TopicCommand", "--create", *topic, "--partitions", 3)
+    java("VerifiableProducer", *topic, "--max-messages", COUNT)
+    options = ("--group-id", "of-848", "--group-protocol", "consumer", "--max-messages", COUNT)
+    said = java("VerifiableConsumer", *topic, *options, "--reset-policy", "earliest")
+    read = [json.loads(line) for line in said.splitlines()]
+    assert sum(line["count"] for line in read if line["name"] == "records_consumed") == COUNT
+    tool = "consumer.group.ConsumerGroupCommand"
+    assert re.search(r"^of-848\s+Consumer\s*$", java(tool, "--list", "--type"), re.MULTILINE)
+    rows = re.findall(r"^of-848\s+of-java-848\s+\d\s+(\d+)\s+\d+\s+0\s", java(tool, "--describe", *group), re.MULTILINE)
+    assert sum(map(int, rows)) == COUNT, "all are committed, and nothing lags"
+    console = ("--from-beginning", "--max-messages", COUNT, "--command-property", "group.protocol=consumer")
+    for chosen in (topic, ("--include", "of-.*-848")):
+        assert len(java("consumer.ConsoleConsumer", *chosen, *console).splitlines()) == COUNT
+    java(tool, "--delete", *group)
+    java("TopicCommand", "--delete", *topic)

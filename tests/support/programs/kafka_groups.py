@@ -1,8 +1,9 @@
 """Programs that are members of consumer groups, with clients that others have written: ``kafka_groups.py PROGRAM ...``.
 
 ``aiokafka``, ``kafka-python`` and ``confluent-kafka`` join a group, read the numbers of a topic and commit what they
-have read, until their standard input ends. ``topic`` makes a topic, ``produce`` adds numbers to its partitions in turn,
-and ``committed`` says what a group has committed. Each prints what it has seen as lines of JSON.
+have read, until their standard input ends; ``consumer-protocol`` does that with ``confluent-kafka`` and KIP-848.
+``topic`` makes a topic, ``produce`` adds numbers to its partitions in turn, and ``committed`` says what a group has
+committed. Each prints what it has seen as lines of JSON.
 """
 
 import asyncio
@@ -118,15 +119,25 @@ def with_kafka_python(address: str, group: str, topic: str) -> None:
     consumer.close()
 
 
-def with_confluent_kafka(address: str, group: str, topic: str) -> None:
+CLASSIC = {
+    "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS,
+    "partition.assignment.strategy": "cooperative-sticky",
+}  # fmt: skip
+"""Settings of a member of the classic protocol."""
+
+
+def with_consumer_protocol(address: str, group: str, topic: str) -> None:
+    with_confluent_kafka(address, group, topic, {"group.protocol": "consumer"})
+
+
+def with_confluent_kafka(address: str, group: str, topic: str, settings: Mapping[str, Any] = CLASSIC) -> None:
     from confluent_kafka import Consumer, KafkaException, TopicPartition  # noqa: PLC0415
 
     tell = Teller()
     consumer = Consumer(
         {
             "bootstrap.servers": address, "group.id": group, "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS,
-            "partition.assignment.strategy": "cooperative-sticky",
+            "auto.offset.reset": "earliest", **settings,
         }
     )  # fmt: skip
     consumer.subscribe([topic])
@@ -189,7 +200,8 @@ def main(program: str, *arguments: str) -> None:
         asyncio.run(with_aiokafka(*arguments))
         return
     programs: dict[str, Callable[..., None]] = {
-        "kafka-python": with_kafka_python, "confluent-kafka": with_confluent_kafka, "topic": make_topic,
+        "kafka-python": with_kafka_python, "confluent-kafka": with_confluent_kafka,
+        "consumer-protocol": with_consumer_protocol, "topic": make_topic,
         "produce": produce, "committed": committed,
     }  # fmt: skip
     programs[program](*arguments)
