@@ -11,7 +11,7 @@ from octavo.gateway.wire.apis import (
     Api,
     answer_header_size,
     frame_size,
-    plainest_version,
+    last_plain_version,
     request_frame,
 )
 from octavo.gateway.wire.entities import Answer, decode_answer, encode_request
@@ -103,7 +103,7 @@ class GatewayConnection:
             OSError: The gateway does not answer.
             MalformedError: The answer is not one.
         """
-        version = plainest_version(api)
+        version = last_plain_version(api)
         self._number += 1
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):

@@ -59,6 +59,9 @@ WAITING_HEARTBEAT_MS: Final = 500
 TOPICS_MAX: Final = 1_000
 """Names to which a member can subscribe."""
 
+PLACES_MAX: Final = 10_000
+"""Partitions that a member can say it has: a cluster has no more."""
+
 TEXT_MAX: Final = 255
 """Characters of each other text of a member."""
 
@@ -342,7 +345,7 @@ class EpochGroup:
             member = member._replace(assigned=member.assigned & target, revoking=NO_PLACES)
             self._put(member)
         if said.owned is not None:
-            self._has[member_id] = said.owned
+            self._has[member_id] = said.owned & (member.owned | target)
         after = reconciled(member, target, self.epoch, self._has_now(said), lambda one: self._is_free(one, member_id))
         self._put(after)
         self._ways[member_id] = said.way
@@ -488,6 +491,8 @@ def _check_texts(said: Heartbeat) -> None:
         raise RefusedError(Code.INVALID_REQUEST, f"{len(said.topics)} topics; {TOPICS_MAX} are the limit")
     if any(len(name) > TEXT_MAX or not name.isascii() for name in said.topics or ()):
         raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, f"a topic's name has at most {TEXT_MAX} characters of ASCII")
+    if said.owned is not None and len(said.owned) > PLACES_MAX:
+        raise RefusedError(Code.INVALID_REQUEST, f"{len(said.owned)} partitions; {PLACES_MAX} are the limit")
     if said.assignor and said.assignor not in ASSIGNORS:
         text = f"there is no way of sharing {said.assignor!r}; there are {', '.join(ASSIGNORS)}"
         raise RefusedError(Code.UNSUPPORTED_ASSIGNOR, text)

@@ -179,7 +179,7 @@ def decode_header(frame: memoryview) -> Request:
     return Request(api, version, number, frame[len(frame) - reader.left :], client)
 
 
-def plainest_version(api: Api) -> int:
+def last_plain_version(api: Api) -> int:
     """The newest version that is offered and is not flexible; if all are, the newest."""
     last = min(VERSIONS[api].last, _FLEXIBLE_FROM.get(api, VERSIONS[api].last + 1) - 1)
     return last if last >= VERSIONS[api].first else VERSIONS[api].last

@@ -10,6 +10,7 @@ from octavo.gateway.groups.epoch_group import (
     GOES_AWAY,
     HEARTBEAT_MS,
     LEAVES,
+    PLACES_MAX,
     SESSION_MS,
     TOPICS_MAX,
     WAITING_HEARTBEAT_MS,
@@ -176,6 +177,27 @@ def test_a_member_that_joins_again_has_nothing(members: Members) -> None:
 
 def test_members_without_an_id_are_given_one(members: Members) -> None:
     assert members.join("").member_id == "made-1"
+
+
+def test_a_member_that_may_not_have_heard_gives_nothing_back(members: Members) -> None:
+    """It may be about to take what it was told before: what it says counts behind an answer on its connection."""
+    members.join("a", way="first")
+    members.join("b")
+    assert members.hear("a", owned=at(), way="first").assigned == at(0, 1), "it has not taken anything yet"
+    assert members.hear("b").assigned is None
+    members.hear("a", owned=at(), way="second")
+    assert members.hear("b").assigned is None, "the answer on the first connection may be lost"
+    members.hear("a", owned=at(0, 1), way="second")
+    assert members.hear("b").assigned == at(2, 3)
+
+
+def test_a_member_that_says_nothing_new_has_what_it_said_last(members: Members) -> None:
+    members.join("a")
+    members.hear("a", owned=at(0, 1))
+    members.join("b")
+    assert members.hear("a", owned=None).assigned == at(0, 1)
+    assert members.hear("a", owned=None).epoch == 2
+    assert members.hear("b").assigned == at(2, 3)
 
 
 # --- members that go --------------------------------------------------------------------------------------------------
@@ -350,6 +372,7 @@ def test_a_new_coordinator_goes_on_with_the_same_owners_in_a_later_epoch(members
         (Code.INVALID_REQUEST, {"epoch": 0, "instance_id": ""}),
         (Code.INVALID_REQUEST, {"epoch": 0, "pattern": "p" * 256}),
         (Code.INVALID_REQUEST, {"epoch": 0, "topics": ("t",) * (TOPICS_MAX + 1)}),
+        (Code.INVALID_REQUEST, {"epoch": 1, "owned": at(*range(PLACES_MAX + 1))}),
         (Code.INVALID_TOPIC_EXCEPTION, {"epoch": 0, "topics": ("ä",)}),
         (Code.INVALID_TOPIC_EXCEPTION, {"epoch": 0, "topics": ("t" * 256,)}),
         (Code.UNKNOWN_MEMBER_ID, {"epoch": 1}),
