@@ -121,3 +121,23 @@ async def test_an_answer_that_comes_after_the_lease_has_ended_is_not_given(clust
         coordinator.heartbeat("g", Committing("m1", None, 1))
     with suppress(RefusedError):
         await group_log.close()
+
+
+async def test_a_join_whose_wait_ends_is_not_answered_once_the_lease_has_ended(cluster: GatewayCluster) -> None:
+    """The member would take part in a generation that another gateway knows nothing of."""
+    _, group_log, lease = await lead(cluster, restate_bytes=1 << 20)
+    names = iter(("m1", "m2"))
+    coordinator = Coordinator(group_log, Clocks(lambda: 0, lambda: 1000), lambda: next(names), GroupLimits())
+    joining = Joining("", None, 10_000, 10_000, "consumer", (Protocol("range", b""),))
+    await coordinator.join("g", joining)
+    await coordinator.sync("g", Syncing("m1", None, 1, {"m1": b"mine"}))
+    waiting = asyncio.create_task(coordinator.join("g", joining))
+    await loop_turns()
+    assert not waiting.done(), "the first member has not joined again"
+    again = asyncio.create_task(coordinator.join("g", joining._replace(member_id="m1")))
+    await asyncio.sleep(0)  # both are in the next generation; the one that has waited is not told yet
+    lease[0] = False
+    with pytest.raises(RefusedError) as refused:
+        await waiting
+    assert refused.value.code is Code.NOT_COORDINATOR
+    assert (await again).generation == 2
