@@ -119,6 +119,8 @@ async def test_an_answer_that_comes_after_the_lease_has_ended_is_not_given(clust
     assert refused.value.code is Code.NOT_COORDINATOR
     with pytest.raises(RefusedError):
         coordinator.heartbeat("g", Committing("m1", None, 1))
+    with pytest.raises(RefusedError):
+        coordinator.record("g")
     with suppress(RefusedError):
         await group_log.close()
 
