@@ -129,7 +129,9 @@ async def test_a_join_whose_wait_ends_is_not_answered_once_the_lease_has_ended(c
     """The member would take part in a generation that another gateway knows nothing of."""
     _, group_log, lease = await lead(cluster, restate_bytes=1 << 20)
     names = iter(("m1", "m2"))
-    coordinator = Coordinator(group_log, Clocks(lambda: 0, lambda: 1000), lambda: next(names), GroupLimits())
+    coordinator = Coordinator(
+        group_log, Clocks(lambda: 0, lambda: 1000), lambda: next(names), GroupLimits(), lambda _: None
+    )
     joining = Joining("", None, 10_000, 10_000, "consumer", (Protocol("range", b""),))
     await coordinator.join("g", joining)
     await coordinator.sync("g", Syncing("m1", None, 1, {"m1": b"mine"}))
