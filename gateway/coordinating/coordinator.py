@@ -225,10 +225,8 @@ class Coordinator:
             if not group.is_unused or group.may_have_members(self._clocks.steady_ms()):
                 text = f"the members of {group_id!r} use the classic protocol"
                 raise RefusedError(Code.GROUP_ID_NOT_FOUND, text)
-        known = None if present is None else present.members.get(said.member_id)
-        if said.bytes_said > (0 if known is None else known.bytes_held):
-            self._check_members_bytes(said.bytes_said)
-        told, stored = self._epochs.heartbeat(group_id, said, max(group.generation, self._generation(group_id)))
+        generation = max(group.generation, self._generation(group_id))
+        told, stored = self._epochs.heartbeat(group_id, said, generation, self._check_members_bytes)
         self._groups[group_id] = group
         if stored is not None:
             await self._added([stored])
@@ -331,7 +329,7 @@ class Coordinator:
         if epochs is None:
             group.check_commit(sender.member_id, sender.instance_id, sender.generation, self._clocks.steady_ms())
         else:
-            epochs.check_sender(sender.member_id, sender.instance_id, sender.generation)
+            epochs.check_sender(sender.member_id, sender.instance_id, sender.generation, offsets)
         self.log.commits.check_room(group_id, offsets)
         if offsets:
             self._groups[group_id] = group

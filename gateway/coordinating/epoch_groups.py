@@ -67,16 +67,19 @@ class EpochGroups:
             session_ms=self._session_ms,
         )
 
-    def heartbeat(self, group_id: str, said: Heartbeat, generation: int) -> "tuple[Told, asyncio.Future[None] | None]":
+    def heartbeat(
+        self, group_id: str, said: Heartbeat, generation: int, check_bytes: Callable[[int], object]
+    ) -> "tuple[Told, asyncio.Future[None] | None]":
         """A member joins, leaves, or is there: the answer, and what must be done before it leaves.
 
-        ``generation``: the latest of the group while it was of the classic protocol.
+        ``generation``: the latest of the group while it was of the classic protocol. ``check_bytes`` raises
+        :class:`RefusedError` if there is no memory for this number of bytes more.
 
         Raises:
             RefusedError: It is no member any more, or cannot be one, or another gateway may coordinate the group.
         """
         group = self._groups.get(group_id) or self._made(group_id, generation)
-        told = group.heartbeat(said, self._find_topic, self._steady_ms())
+        told = group.heartbeat(said, self._find_topic, self._steady_ms(), check_bytes)
         self._settle(group)
         return told, self._last.get(group_id)
 

@@ -95,11 +95,6 @@ class Heartbeat(NamedTuple):
     """
 
     @property
-    def bytes_said(self) -> int:
-        """Memory that its topics take, about."""
-        return sum(60 + len(name) for name in self.topics or ())
-
-    @property
     def is_full(self) -> bool:
         """Whether the member says everything: it has begun, or has lost an answer, or found another coordinator."""
         return (
@@ -173,7 +168,7 @@ class EpochGroup:
         self._expires_ms: dict[str, int] = {}
         """When each member is removed, unless it is heard of."""
         self._has: dict[str, Places] = {}
-        """The partitions that each member has, as it has said last."""
+        """The partitions that each member has, as it has said last since it was told what it may have."""
         self._ways: dict[str, object] = {}
         """The connection on which each member was told last what it may have."""
         self._revoked_by_ms: dict[str, int] = {}
@@ -236,8 +231,11 @@ class EpochGroup:
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, said: Heartbeat, find_topic: FindTopic, now_ms: int) -> Told:
-        """A member joins, leaves, or is there.
+    def heartbeat(
+        self, said: Heartbeat, find_topic: FindTopic, now_ms: int, check_bytes: Callable[[int], object] = lambda _: None
+    ) -> Told:
+        """A member joins, leaves, or is there. ``check_bytes`` raises :class:`RefusedError` if there is no memory for
+        this number of bytes more.
 
         Raises:
             RefusedError: It is no member any more, or cannot be one.
@@ -252,13 +250,22 @@ class EpochGroup:
         before = self._joining(said) if said.epoch == JOINS else self._present(said)
         member = _with_words(before, said)
         self._check_room(member)
+        more = member.bytes_held - (before.bytes_held if before.member_id in self._members else 0)
+        if more > 0:
+            check_bytes(more)
         has_place = member.member_id in self._members or self._has_taken_place(member)
         self._is_shared &= has_place and (before.names, before.assignor) == (member.names, member.assignor)
         self._put(member)
         self._expires_ms[member.member_id] = now_ms + self._session_ms
         self.refresh(find_topic)
+        is_elsewhere = not self._has_heard(said)
         after = self._reconcile(member, said, now_ms)
-        has_news = said.is_full or said.epoch in (JOINS, before.previous_epoch) or after.assigned != before.assigned
+        has_news = (
+            said.is_full
+            or is_elsewhere
+            or said.epoch in (JOINS, before.previous_epoch)
+            or after.assigned != before.assigned
+        )
         return Told(after.member_id, after.epoch, self._interval_ms(after), after.assigned if has_news else None)
 
     def _joining(self, said: Heartbeat) -> EpochMember:
@@ -272,17 +279,20 @@ class EpochGroup:
         if said.rebalance_ms is None or (said.topics is None and said.pattern is None):
             raise RefusedError(Code.INVALID_REQUEST, "a member that joins names its topics and its rebalance timeout")
         member_id = said.member_id or self._new_member_id()
+        found = self._members.get(member_id)
+        if found is not None and found.instance_id != said.instance_id:
+            # Of another instance, or of none: it must not take a second member's place besides its own.
+            raise RefusedError(
+                Code.FENCED_INSTANCE_ID, f"{member_id} is the member {found.instance_id or 'of no instance'}"
+            )
         current = self._instances.get(said.instance_id or "")
         if current is not None and current != member_id:
             known = self._members[current]
             if not known.is_away:
                 raise RefusedError(Code.UNRELEASED_INSTANCE_ID, f"{said.instance_id} is a member")
             return known._replace(member_id=member_id, is_away=False, epoch=0, previous_epoch=0)
-        found = self._members.get(member_id)
         if found is None:
             return EpochMember(member_id, said.instance_id)
-        if found.instance_id != said.instance_id:
-            raise RefusedError(Code.FENCED_INSTANCE_ID, f"{member_id} is the static member {found.instance_id}")
         return found._replace(is_away=False, revoking=NO_PLACES)
 
     def _has_taken_place(self, member: EpochMember) -> bool:
@@ -308,6 +318,10 @@ class EpochGroup:
         )
         if said.epoch != member.epoch and not has_lost_answer:
             text = f"the epoch of {said.member_id} is {member.epoch}, not {said.epoch}: it is to join again"
+            raise RefusedError(Code.FENCED_MEMBER_EPOCH, text)
+        if not self._has_heard(said) and member.revoking and member.revoking.isdisjoint(said.owned or NO_PLACES):
+            # It may have given them back, or be about to take them, and would say the same. So it begins again.
+            text = f"{said.member_id} has another connection while it gives partitions back: it is to join again"
             raise RefusedError(Code.FENCED_MEMBER_EPOCH, text)
         return member
 
@@ -344,22 +358,34 @@ class EpochGroup:
             # It has nothing, and takes nothing of what it was told before.
             member = member._replace(assigned=member.assigned & target, revoking=NO_PLACES)
             self._put(member)
-        if said.owned is not None:
-            self._has[member_id] = said.owned & (member.owned | target)
+        self._hear(said)
         after = reconciled(member, target, self.epoch, self._has_now(said), lambda one: self._is_free(one, member_id))
         self._put(after)
         self._ways[member_id] = said.way
         if not after.revoking:
             self._revoked_by_ms.pop(member_id, None)
         elif after.revoking != member.revoking:
+            # It is told now. What it has said before does not count: it may be about to take them.
+            self._has.pop(member_id, None)
             self._revoked_by_ms[member_id] = now_ms + after.rebalance_ms
         return after
 
+    def _has_heard(self, said: Heartbeat) -> bool:
+        """Whether the member was told what it may have on the connection of its heartbeat. On another one it may have
+        said what it says before it knew that."""
+        return said.member_id in self._ways and self._ways[said.member_id] == said.way
+
+    def _hear(self, said: Heartbeat) -> None:
+        """Keep what the member says that it has."""
+        if not self._has_heard(said):
+            self._has.pop(said.member_id, None)
+        elif said.owned is not None:
+            self._has[said.member_id] = said.owned & self._members[said.member_id].owned
+
     def _has_now(self, said: Heartbeat) -> Places | None:
-        """The partitions that the member has, as it says after it was told what it may have. None: it has not said, or
-        may not have had the answer: on another connection it is told again first."""
-        has_heard = said.member_id in self._ways and self._ways[said.member_id] == said.way
-        return self._has.get(said.member_id) if has_heard else None
+        """The partitions that the member has, as it has said last since it was told what it may have. None: it has not
+        said."""
+        return self._has.get(said.member_id) if self._has_heard(said) else None
 
     def _is_free(self, place: Place, member_id: str) -> bool:
         """Whether no other member is the owner of a partition."""
@@ -372,9 +398,9 @@ class EpochGroup:
 
     # --- commits ------------------------------------------------------------------------------------------------------
 
-    def check_sender(self, member_id: str, instance_id: str | None, epoch: int) -> None:
-        """Whether this member is in the group, in this epoch: it may commit now, and is told what is committed. The
-        caller hands a commit over in the same step.
+    def check_sender(self, member_id: str, instance_id: str | None, epoch: int, places: Iterable[Place] = ()) -> None:
+        """Whether this member is in the group, in this epoch: it is told what is committed, and may commit these places
+        now. The caller hands a commit over in the same step.
 
         Raises:
             RefusedError: It is not.
@@ -382,6 +408,10 @@ class EpochGroup:
         member = self._checked(member_id, instance_id)
         if member.is_away or epoch != member.epoch:
             raise RefusedError(Code.STALE_MEMBER_EPOCH, f"the epoch of {member_id} is {member.epoch}, not {epoch}")
+        for place in places:
+            if not self._is_free(place, member_id):
+                text = f"partition {place.partition} of topic {place.topic_id} is another member's by now"
+                raise RefusedError(Code.STALE_MEMBER_EPOCH, text)
 
     # --- time, and topics ---------------------------------------------------------------------------------------------
 

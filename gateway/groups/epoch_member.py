@@ -12,13 +12,17 @@ have in the group's *epoch*. :func:`reconciled` takes a member one step towards 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from octavo.gateway.groups.places import Place
 
 type Places = frozenset[Place]
 
 NO_PLACES: Places = frozenset()
+
+
+MEMBER_BYTES: Final = 1_000
+"""Memory that a member takes that says nothing of itself, about."""
 
 
 class EpochMember(NamedTuple):
@@ -66,7 +70,7 @@ class EpochMember(NamedTuple):
         """Memory that the member takes, about."""
         texts = self.member_id, self.instance_id or "", self.pattern, self.assignor, self.rack, self.client, self.host
         names = (*self.topics, *self.matched)
-        return sum(map(len, texts)) + sum(map(len, names)) + 60 * len(names) + 100 * len(self.owned)
+        return MEMBER_BYTES + sum(map(len, texts)) + sum(map(len, names)) + 60 * len(names) + 100 * len(self.owned)
 
 
 def reconciled(

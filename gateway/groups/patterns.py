@@ -18,11 +18,12 @@ from octavo.gateway.codes import Code, RefusedError
 STEPS_MAX: Final = 500
 """Of an expression, with all repetitions written out."""
 
-WORK_MAX: Final = 200_000
-"""Steps that are followed for all names: a twentieth of a second or so."""
+WORK_MAX: Final = 100_000
+"""Steps that are followed for all names: some hundredths of a second."""
 
-KNOWN_MAX: Final = 10_000
-"""Sets of ways that are kept for the next names."""
+BUILDING_WORK: Final = 20
+"""How much of it making a part takes. Parts that need no step of their own count as well: repeated within each other,
+a few letters are a million of them."""
 
 REPEATS_MAX: Final = 100
 """The highest number in braces."""
@@ -74,9 +75,10 @@ class Pattern:
     def matching(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those names that it matches, in order. Raises :class:`RefusedError` if that is too much work."""
         self._work = 0
-        if len(self._known) > KNOWN_MAX:
-            self._known.clear()
-        return tuple(name for name in names if self._matches(name))
+        try:
+            return tuple(name for name in names if self._matches(name))
+        finally:
+            self._known.clear()  # a thousand patterns are kept, and names change seldom
 
     def _matches(self, name: str) -> bool:
         ways = self._closed({self._begin}, is_first=True, is_last=not name)
@@ -129,6 +131,7 @@ class Pattern:
 
     def _build(self, tree: _Tree, then: int) -> int:
         """The step at which a part begins, if ``then`` follows it."""
+        self._count(BUILDING_WORK)
         match tree.kind:
             case "letters":
                 return self._add(_Step((then,), tree.letters))
@@ -277,7 +280,9 @@ class _Parser:
         def matches(letter: str) -> bool:
             return any(part(letter) for part in parts) is not is_negated
 
-        return matches
+        # Names are ASCII. To look at each part for each letter would be work that is not counted.
+        found = frozenset(filter(matches, map(chr, range(128))))
+        return lambda letter: letter in found if letter.isascii() else matches(letter)
 
     def _class_part(self) -> _Letters:
         first = self._take()
@@ -311,14 +316,29 @@ class Patterns:
     """The patterns of members, and what they matched last: names of topics seldom change."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Pattern, tuple[str, ...] | None, tuple[str, ...]]] = {}
+        self._known: dict[str, tuple[Pattern, tuple[str, ...], tuple[str, ...]]] = {}
+        self._refused: dict[str, tuple[tuple[str, ...], RefusedError]] = {}
+        """Those that were refused, for these names: a client that asks again costs nothing."""
 
     def matching(self, text: str, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the names that a pattern matches. Raises :class:`RefusedError` if it is none."""
-        pattern, asked, found = self._known.pop(text) if text in self._known else (Pattern(text), None, ())
-        if asked != names:
-            asked, found = names, pattern.matching(names)
-        self._known[text] = pattern, asked, found
-        if len(self._known) > PATTERNS_MAX:
-            del self._known[next(iter(self._known))]
+        if text in self._refused and self._refused[text][0] == names:
+            raise RefusedError(self._refused[text][1].code, self._refused[text][1].text)
+        known = self._known.pop(text, None)
+        try:
+            pattern = Pattern(text) if known is None else known[0]
+            found = known[2] if known is not None and known[1] == names else pattern.matching(names)
+        except RefusedError as error:
+            _keep(self._refused, text, (names, error))
+            raise
+        self._refused.pop(text, None)
+        _keep(self._known, text, (pattern, names, found))
         return found
+
+
+def _keep[T](kept: dict[str, T], text: str, value: T) -> None:
+    """Keep a value as the latest. The one that was used the longest time ago goes if there are too many."""
+    kept.pop(text, None)
+    kept[text] = value
+    if len(kept) > PATTERNS_MAX:
+        del kept[next(iter(kept))]

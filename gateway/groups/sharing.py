@@ -69,7 +69,8 @@ def _wanted_together(
 
 def _fill(places: list[Place], wanting: list[Wants], found: Mapping[str, set[Place]]) -> None:
     """Give these partitions to the members that have the fewest; each keeps what it has, up to its share."""
-    had = {one.member_id: [place for place in places if place in one.has] for one in wanting}
+    order = {place: number for number, place in enumerate(places)}
+    had = {one.member_id: sorted(one.has & order.keys(), key=order.__getitem__) for one in wanting}
     room = _room(len(places), {one.member_id: (len(found[one.member_id]), len(had[one.member_id])) for one in wanting})
     given: set[Place] = set()
     for member_id, kept in had.items():

@@ -18,6 +18,15 @@ _files: set[tuple[int, int]] = set()
 """Device and inode of each."""
 
 
+def _load_before_fork() -> None:
+    """Load what a child needs while the parent can: in the child it might have no file descriptor left for it, or find
+    it half loaded by a thread that the child does not have. Most programs never fork, and do without it."""
+    import ctypes  # noqa: F401, PLC0415 - see above
+
+
+os.register_at_fork(before=_load_before_fork)
+
+
 def inherit(file: Path, connection: sqlite3.Connection | None, identity: tuple[int, int] | None) -> None:
     """Called in the child of everything that the parent had open, or was opening."""
     if identity is not None:
@@ -29,7 +38,7 @@ def inherit(file: Path, connection: sqlite3.Connection | None, identity: tuple[i
     else:
         _files.add((status.st_dev, status.st_ino))
     if connection is not None:
-        import ctypes  # noqa: PLC0415 - only a child needs it, and loading it takes as long as opening a store
+        import ctypes  # noqa: PLC0415 - loaded before the fork
 
         # A reference that nothing gives back: neither the collector nor the end of the interpreter closes it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

@@ -21,7 +21,7 @@ from octavo.gateway.groups.epoch_group import (
     MemberRemoved,
     Told,
 )
-from octavo.gateway.groups.epoch_member import Places
+from octavo.gateway.groups.epoch_member import NO_PLACES, Places
 from octavo.gateway.groups.group import MEMBERS_MAX
 from octavo.gateway.groups.places import Place
 from octavo.gateway.groups.sharing import TopicShape
@@ -73,9 +73,9 @@ class Members:
         assert refused.value.code is code
         assert (self.group.epoch, dict(self.group.members)) == before
 
-    def commits(self, member_id: str, epoch: int, instance_id: str | None = None) -> Code:
+    def commits(self, member_id: str, epoch: int, instance_id: str | None = None, places: Places = NO_PLACES) -> Code:
         try:
-            self.group.check_sender(member_id, instance_id, epoch)
+            self.group.check_sender(member_id, instance_id, epoch, places)
         except RefusedError as error:
             return error.code
         return Code.NONE
@@ -185,19 +185,107 @@ def test_a_member_that_may_not_have_heard_gives_nothing_back(members: Members) -
     members.join("b")
     assert members.hear("a", owned=at(), way="first").assigned == at(0, 1), "it has not taken anything yet"
     assert members.hear("b").assigned is None
-    members.hear("a", owned=at(), way="second")
-    assert members.hear("b").assigned is None, "the answer on the first connection may be lost"
+    members.hear("a", owned=at(0, 1, 2), way="second")
+    assert members.hear("b").assigned is None
     members.hear("a", owned=at(0, 1), way="second")
+    assert members.hear("b").assigned == at(2, 3)
+
+
+@pytest.mark.parametrize("owned", [None, at(), at(0, 1)])
+def test_a_member_that_gives_back_and_comes_on_another_connection_without_them_begins_again(
+    members: Members, owned: Places | None
+) -> None:
+    """Whether it has given them back, or is about to take them, it would say the same."""
+    members.join("a", way="first")
+    members.join("b")
+    assert members.hear("a", way="first").assigned == at(0, 1)
+    members.refuses(Code.FENCED_MEMBER_EPOCH, "a", 1, owned=owned, way="second")
+    assert members.hear("b").assigned is None
+    assert members.join("a", way="second").assigned == at(0, 1)
     assert members.hear("b").assigned == at(2, 3)
 
 
 def test_a_member_that_says_nothing_new_has_what_it_said_last(members: Members) -> None:
     members.join("a")
-    members.hear("a", owned=at(0, 1))
+    members.join("b")
+    assert members.hear("a").assigned == at(0, 1)
+    members.hear("a", owned=at(0, 1, 2))
+    assert members.hear("a", owned=None).epoch == 1
+    assert members.hear("b").assigned is None
+    assert members.hear("a", owned=at(0, 1)).epoch == 2
+    assert members.hear("b").assigned == at(2, 3)
+
+
+def test_what_a_member_said_before_it_was_told_to_give_back_gives_nothing_back(members: Members) -> None:
+    """Its consumer may take long to begin, and has said truthfully that it has nothing yet."""
+    members.join("a")
+    members.hear("a", owned=at())
     members.join("b")
     assert members.hear("a", owned=None).assigned == at(0, 1)
-    assert members.hear("a", owned=None).epoch == 2
+    for _ in range(3):
+        assert members.hear("a", owned=None).epoch == 1
+        assert members.hear("b").assigned is None, "a may take 2 and 3 at any time, and commit"
+    members.hear("a", owned=at(0, 1, 2, 3))
+    assert members.hear("b").assigned is None
+    members.hear("a", owned=at(0, 1))
     assert members.hear("b").assigned == at(2, 3)
+
+
+def test_what_comes_late_on_an_older_connection_gives_nothing_back(members: Members) -> None:
+    members.join("a", way="older")
+    members.hear("a", way="newer")
+    members.join("b")
+    assert members.hear("a", way="newer").assigned == at(0, 1)
+    # It was sent before the member had anything.
+    members.refuses(Code.FENCED_MEMBER_EPOCH, "a", 1, owned=at(), way="older")
+    assert members.hear("a", owned=None, way="newer").epoch == 1
+    assert members.hear("b").assigned is None
+    members.hear("a", owned=at(0, 1), way="newer")
+    assert members.hear("b").assigned == at(2, 3)
+
+
+def test_a_member_that_is_heard_of_elsewhere_is_told_what_it_may_have(members: Members) -> None:
+    members.join("a", way="first")
+    assert members.hear("a", way="first").assigned is None
+    assert members.hear("a", owned=None, way="second").assigned == at(0, 1, 2, 3)
+
+
+def test_a_member_does_not_take_the_place_of_another_one_besides_its_own(members: Members) -> None:
+    members.join("y", instance_id="one")
+    members.heartbeat("y", GOES_AWAY, instance_id="one")
+    members.join("x")
+    for instance_id in ("one", "two"):
+        asked = {"rebalance_ms": REBALANCE_MS, "topics": ("orders",), "owned": at()}
+        members.refuses(Code.FENCED_INSTANCE_ID, "x", 0, instance_id=instance_id, **asked)
+    members.later(SESSION_MS - 1)
+    members.hear("x")
+    members.later(1)
+    assert list(members.group.members) == ["x"]
+    assert members.hear("x").assigned == at(0, 1, 2, 3)
+
+
+def test_a_heartbeat_for_which_there_is_no_memory_changes_nothing(members: Members) -> None:
+    asked: list[int] = []
+
+    def refuse(more: int) -> None:
+        asked.append(more)
+        raise RefusedError(Code.GROUP_MAX_SIZE_REACHED, "no memory")
+
+    def heartbeat(epoch: int, **fields: Any) -> Told:
+        said = Heartbeat("a", epoch, rebalance_ms=REBALANCE_MS, owned=at(), **fields)
+        return members.group.heartbeat(said, members.topics.get, 0, refuse)
+
+    for fields in ({"topics": ()}, {"topics": (), "pattern": ".*", "matching": lambda _: ("orders",) * 1000}):
+        with pytest.raises(RefusedError):
+            heartbeat(0, **fields)
+        assert (dict(members.group.members), members.group.epoch) == ({}, 0)
+    assert asked[0] >= 1000, "a member that says nothing of itself takes memory, too"
+    assert asked[1] > asked[0] + 60_000, "and so do the names that its pattern matches"
+    epoch = members.join("a").epoch
+    assert heartbeat(epoch, topics=("orders",)).epoch == epoch, "it takes no more than it did"
+    with pytest.raises(RefusedError):
+        heartbeat(epoch, topics=("orders", "payments"))
+    assert members.group.members["a"].topics == ("orders",)
 
 
 # --- members that go --------------------------------------------------------------------------------------------------
@@ -388,6 +476,16 @@ def test_a_group_has_so_many_members_and_no_more(members: Members) -> None:
     asked = {"rebalance_ms": 1, "topics": ()}
     members.refuses(Code.GROUP_MAX_SIZE_REACHED, "one more", 0, **asked)
     assert members.heartbeat("m7", 0, **asked).interval_ms == 5 * MEMBERS_MAX
+
+
+def test_a_member_commits_no_partition_of_another_one(members: Members) -> None:
+    """It may have begun slowly, and read what was another member's by then."""
+    pair(members)
+    assert members.commits("a", 2, places=at(0, 1)) is Code.NONE
+    assert members.commits("a", 2, places=at(0, 1, topic="id-others")) is Code.NONE, "of no member"
+    assert members.commits("a", 2, places=at(1, 2)) is Code.STALE_MEMBER_EPOCH
+    members.heartbeat("b", LEAVES)
+    assert members.commits("a", 2, places=at(1, 2)) is Code.NONE, "it may be handed on"
 
 
 def test_commits_of_others_are_refused(members: Members) -> None:

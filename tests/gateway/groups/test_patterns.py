@@ -77,6 +77,39 @@ def test_a_pattern_that_takes_too_much_work_is_refused() -> None:
         Pattern("(.*[02468][ace]?.*){30}[bdf]{3}.{20}").matching(names)
 
 
+@pytest.mark.parametrize("innermost", ["", "a{0}", "(){100}", "$"])
+def test_repetitions_within_each_other_are_too_much_work_before_they_are_done(innermost: str) -> None:
+    """Ten levels would be 10^20 parts, if each were made."""
+    text = "(" * 10 + innermost + "){100}" * 10
+    with pytest.raises(RefusedError, match=r"too much work|more than 500 steps"):
+        Pattern(text)
+
+
+def test_a_class_is_as_much_work_as_a_letter() -> None:
+    letters = "".join(chr(number) for number in range(0x4E00, 0x4E00 + 200))
+    pattern = Pattern(f"(?:[^{letters}]?){{60}}")
+    assert pattern.matching(["a" * 60, "a" * 61]) == ("a" * 60,)
+    assert Pattern(f"[{letters}]+").matching([letters, "a"]) == (letters,)
+
+
+def test_a_pattern_that_was_refused_is_refused_again_without_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns = Patterns()
+    names = ("orders",)
+    for text in ("a(", "((){100}){100}" * 3 + "(((){100}){100}){100}"):
+        with pytest.raises(RefusedError) as first:
+            patterns.matching(text, names)
+        with monkeypatch.context() as patched:
+            patched.setattr("octavo.gateway.groups.patterns.Pattern", None)
+            with pytest.raises(RefusedError) as second:
+                patterns.matching(text, names)
+        assert (second.value.code, second.value.text) == (first.value.code, first.value.text)
+    for number in range(PATTERNS_MAX + 5):
+        with pytest.raises(RefusedError):
+            patterns.matching(f"a{number}(", ())
+    with pytest.raises(RefusedError, match="a \\( has no \\)"):
+        patterns.matching("a(", ("others",))
+
+
 def test_what_patterns_match_is_remembered_for_the_same_names() -> None:
     patterns = Patterns()
     assert patterns.matching("o.*", ("orders", "payments")) == ("orders",)

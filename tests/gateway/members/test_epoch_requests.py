@@ -282,7 +282,7 @@ async def test_topics_are_named_by_their_ids(enter: Enter) -> None:
 
 
 async def test_members_that_say_too_much_are_refused(cluster: GatewayCluster) -> None:
-    gateway = await cluster.gateway(groups=GroupLimits(members_bytes_max=3000))
+    gateway = await cluster.gateway(groups=GroupLimits(members_bytes_max=5000))
     async with await EpochClient.of(gateway.port) as client, await EpochClient.of(gateway.port, "audit") as other:
         client.topics = tuple(f"topic-{number}" for number in range(40))
         assert await client.join() is Code.NONE

@@ -1,9 +1,11 @@
 """The machines of the gateway, each with one rule broken: canaries of the model check."""
 
+from collections.abc import Iterable
+
 from octavo.gateway.groups.commits import Commits, GroupRecord, Restating
 from octavo.gateway.groups.entries import GroupEntry
 from octavo.gateway.groups.epoch_group import EpochGroup, FindTopic, Heartbeat
-from octavo.gateway.groups.epoch_member import NO_PLACES, Places
+from octavo.gateway.groups.epoch_member import NO_PLACES, EpochMember, Places
 from octavo.gateway.groups.group import Group, GroupState
 from octavo.gateway.groups.member import Member, Syncing, Token
 from octavo.gateway.groups.places import Place
@@ -131,9 +133,16 @@ class ForgetsWhoSyncs(Group):
 class EpochsNotCompared(EpochGroup):
     """Takes commits of members in any epoch."""
 
-    def check_sender(self, member_id: str, instance_id: str | None, epoch: int) -> None:
+    def check_sender(self, member_id: str, instance_id: str | None, epoch: int, places: Iterable[Place] = ()) -> None:
         member = self.members.get(member_id)
-        super().check_sender(member_id, instance_id, epoch if member is None else member.epoch)
+        super().check_sender(member_id, instance_id, epoch if member is None else member.epoch, places)
+
+
+class CommitsOfAll(EpochGroup):
+    """Takes commits of any partition from each member."""
+
+    def check_sender(self, member_id: str, instance_id: str | None, epoch: int, places: Iterable[Place] = ()) -> None:
+        super().check_sender(member_id, instance_id, epoch)
 
 
 class GivesToTwo(EpochGroup):
@@ -155,6 +164,23 @@ class BelievesAtOnce(EpochGroup):
 
     def _has_now(self, said: Heartbeat) -> Places | None:
         return said.owned
+
+
+class RemembersTooMuch(EpochGroup):
+    """Goes by what a member said before it was told to give partitions back."""
+
+    def _reconcile(self, member: EpochMember, said: Heartbeat, now_ms: int) -> EpochMember:
+        after = super()._reconcile(member, said, now_ms)
+        if said.owned is not None:
+            self._has[member.member_id] = said.owned & after.owned
+        return after
+
+
+class BelievesOnAnyConnection(EpochGroup):
+    """Goes by what a member says on another connection than that on which it was told."""
+
+    def _has_heard(self, said: Heartbeat) -> bool:
+        return True
 
 
 class KeepsTheDead(EpochGroup):

@@ -49,6 +49,10 @@ class Consumer(NamedTuple):
     """Whether a heartbeat of it has no answer yet."""
     way: int = 0
     """Its connection: a new one each time that an answer is lost."""
+    taking: Places | None = None
+    """What it is about to have: its program begins slowly, and is told something else meanwhile."""
+    has_said: bool = False
+    """Whether it has said what it has, on this connection, and has done since what it was told last."""
 
 
 class Machine:
@@ -119,6 +123,8 @@ class State(NamedTuple):
     floor: int = 0
     """That one, when the present coordinator began."""
     wrong: str | None = None
+    begun_slowly: int = 0
+    """How often a consumer has begun to take partitions, and was not ready at once."""
     steps: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     """How often time has passed, a consumer has left or begun again, the coordinator was replaced, the topic grew, and
     an answer was lost."""
@@ -135,6 +141,9 @@ class EpochWorld:
     coordinators: int = 0
     grows: int = 0
     losses: int = 0
+    slowly: int = 1
+    """How often a consumer begins to take partitions and is told something else meanwhile. Twice, and it may read for a
+    moment what is another one's: the protocol does not tell what is under way (rule K16)."""
     assignor: str = "uniform"
     make: Callable[..., EpochGroup] = EpochGroup
     answers_early: bool = False
@@ -205,7 +214,10 @@ class EpochWorld:
         for _ in range(ROUNDS_MAX):
             for at in (one for one in range(len(state.consumers)) for _ in range(2)):
                 state = self._all_durable(self._heartbeat(self._all_durable(state), at))
-                state = self._moved(self._moved(state, at), at)
+                for _ in range(3):
+                    one = state.consumers[at]
+                    if one.has != one.may_have or one.taking is not None:
+                        state = self._moved(state, at)
             had = sorted(place for one in state.consumers for place in one.has)
             if state.wrong is not None or had == [Place("t", one) for one in range(state.partitions)]:
                 return state.wrong
@@ -235,8 +247,10 @@ class EpochWorld:
         for at, consumer in enumerate(state.consumers):
             if consumer.epoch != JOINS:
                 yield f"{at} commits", self._commit(state, consumer, at)
-            if consumer.has != consumer.may_have:
+            if consumer.has != consumer.may_have or consumer.taking is not None:
                 yield f"{at} gives back or takes", self._moved(state, at)
+                if consumer.taking is None and consumer.has <= consumer.may_have and state.begun_slowly < self.slowly:
+                    yield f"{at} begins to take", self._begins(state, at)
             if consumer.is_waiting:
                 if state.steps[4] < self.losses:
                     yield f"{at} does not get the answer", self._lost_answer(state, at)
@@ -257,7 +271,7 @@ class EpochWorld:
         waiting = tuple(one for one in state.waiting if one.consumer != at)
         state = state._replace(steps=(times, changes, coordinators, grown, lost + 1), waiting=waiting)
         consumer = state.consumers[at]
-        return _with_consumer(state, at, consumer._replace(is_waiting=False, way=consumer.way + 1))
+        return _with_consumer(state, at, consumer._replace(is_waiting=False, way=consumer.way + 1, has_said=False))
 
     def _find_topic(self, state: State) -> Callable[[str], TopicShape | None]:
         return lambda name: TopicShape("t", state.partitions) if name == "topic" else None
@@ -275,7 +289,8 @@ class EpochWorld:
         joins = consumer.epoch == JOINS
         said = Heartbeat(
             consumer.member_id, consumer.epoch, self.consumers[at], rebalance_ms=REBALANCE_MS, topics=("topic",),
-            assignor=self.assignor, owned=NO_PLACES if joins else consumer.has, way=consumer.way,
+            assignor=self.assignor, owned=NO_PLACES if joins else None if consumer.has_said else consumer.has,
+            way=consumer.way,
         )  # fmt: skip
         group = state.machine.copied()
         try:
@@ -287,7 +302,8 @@ class EpochWorld:
             is_member = error.code is Code.FENCED_MEMBER_EPOCH
             again = consumer.member_id if is_member else f"{consumer.member_id}'"
             return _with_consumer(state, at, Consumer(again, way=consumer.way))
-        state = self._with(state, group)
+        state = _with_consumer(self._with(state, group), at, consumer._replace(has_said=True))
+        consumer = state.consumers[at]
         if self.answers_early or not state.under_way:
             return self._answered(state, at, told)
         waiting = Waiting(at, len(state.under_way), told)
@@ -298,14 +314,27 @@ class EpochWorld:
         if consumer.member_id != told.member_id:
             return state  # it has begun again
         may_have = consumer.may_have if told.assigned is None else told.assigned
-        consumer = consumer._replace(epoch=told.epoch, may_have=may_have, is_waiting=False)
+        # It says again what it has once it has done what it was told, if that is something new: not while it is about
+        # to take what it was told before.
+        is_done = may_have != consumer.may_have and may_have == consumer.has and consumer.taking is None
+        has_said = consumer.has_said and not is_done
+        consumer = consumer._replace(epoch=told.epoch, may_have=may_have, is_waiting=False, has_said=has_said)
         return _with_consumer(state._replace(told_epoch=max(state.told_epoch, told.epoch)), at, consumer)
 
     def _moved(self, state: State, at: int) -> State:
-        """A consumer gives back what it may not have any more; if there is nothing, it takes what it may have."""
+        """A consumer goes on with what it was told: it gives back what it may not have any more, takes what it may
+        have, or has taken what it began to take, though it was told something else meanwhile."""
         consumer = state.consumers[at]
         kept = consumer.has & consumer.may_have
-        return _with_consumer(state, at, consumer._replace(has=kept if kept != consumer.has else consumer.may_have))
+        wanted = consumer.may_have if kept == consumer.has else kept
+        has = wanted if consumer.taking is None else consumer.taking
+        return _with_consumer(state, at, consumer._replace(has=has, taking=None, has_said=False))
+
+    def _begins(self, state: State, at: int) -> State:
+        """A consumer begins to take what it may have."""
+        consumer = state.consumers[at]
+        state = state._replace(begun_slowly=state.begun_slowly + 1)
+        return _with_consumer(state, at, consumer._replace(taking=consumer.may_have))
 
     def _left(self, state: State, at: int, epoch: int) -> State:
         consumer = state.consumers[at]
@@ -341,7 +370,7 @@ class EpochWorld:
             stored = stored.then(change)
         return state._replace(
             machine=Machine(self._group(stored, state.now_ms)),
-            consumers=tuple(one._replace(is_waiting=False, way=one.way + 1) for one in state.consumers),
+            consumers=tuple(one._replace(is_waiting=False, way=one.way + 1, has_said=False) for one in state.consumers),
             durable=stored,
             under_way=(),
             waiting=(),
@@ -351,7 +380,7 @@ class EpochWorld:
     def _commit(self, state: State, consumer: Consumer, at: int) -> State:
         """A commit that lands must be of a member that the log knows, in the epoch in which the log has it."""
         try:
-            state.machine.group.check_sender(consumer.member_id, self.consumers[at], consumer.epoch)
+            state.machine.group.check_sender(consumer.member_id, self.consumers[at], consumer.epoch, consumer.has)
         except RefusedError:
             return state
         stored = state.durable
@@ -359,6 +388,9 @@ class EpochWorld:
             stored = stored.then(change)
         if not any((one.member_id, one.epoch) == (consumer.member_id, consumer.epoch) for one in stored.members):
             return state._replace(wrong=f"stale commit: of {consumer.member_id} in epoch {consumer.epoch}")
+        others = (one.owned for one in stored.members if one.member_id != consumer.member_id)
+        if any(consumer.has & owned for owned in others):
+            return state._replace(wrong=f"stale commit: of {consumer.member_id}, of what is another's")
         return state
 
 

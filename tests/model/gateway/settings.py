@@ -1,6 +1,6 @@
 """The settings of the models of the gateway, and rules that are broken on purpose (K2, K4, K5, K10, K11, K16)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from model.engine.explorer import Exploration, explore, walk
@@ -8,6 +8,8 @@ from model.gateway.broken_machines import (
     AnswersEarly,
     BelievesAtOnce,
     BelievesEverySequence,
+    BelievesOnAnyConnection,
+    CommitsOfAll,
     EpochsNotCompared,
     ForgetsWhatIsUnderWay,
     ForgetsWhoSyncs,
@@ -15,6 +17,7 @@ from model.gateway.broken_machines import (
     GivesOutEarly,
     GivesToTwo,
     KeepsTheDead,
+    RemembersTooMuch,
     RestatesWhatIsSeen,
     SharesTwice,
     ShowsEarly,
@@ -129,6 +132,8 @@ SHARED_ON = EpochWorld(
 SHARED_LOSES = EpochWorld(
     "2 members of the consumer protocol; an answer is lost, the topic grows", (None, None), grows=1, losses=1
 )
+SHARED_GROWS = EpochWorld("2 members of the consumer protocol; the topic grows", (None, None), grows=1)
+SHARED_ONE_LOSS = EpochWorld("2 members of the consumer protocol; an answer is lost", (None, None), losses=1)
 SHARED_BY_THREE = EpochWorld(
     "3 members of the consumer protocol, one static; 3 changes, 3 times, 3 new coordinators, 3 losses, the topic grows",
     (None, "b", None),
@@ -199,6 +204,17 @@ GATEWAY_CANARIES = (
     GatewayCanary("a partition is taken back before it is given back", "two owners", SHARED.broken(TakesBackUnasked)),
     GatewayCanary(
         "what a member says is believed before it is told", "two owners", SHARED_LOSES.broken(BelievesAtOnce)
+    ),
+    GatewayCanary(
+        "what a member said before it was told counts afterwards", "two owners", SHARED_GROWS.broken(RemembersTooMuch)
+    ),
+    GatewayCanary(
+        "what a member says on another connection counts", "two owners", SHARED_ONE_LOSS.broken(BelievesOnAnyConnection)
+    ),
+    GatewayCanary(
+        "what is another member's may be committed",
+        "stale commit",
+        replace(SHARED_GROWS, slowly=2).broken(CommitsOfAll),
     ),
     GatewayCanary("a new coordinator knows the epoch alone", "two owners", SHARED_ON.broken(forgets_members=True)),
     GatewayCanary("an epoch is told before it is durable", "epoch gone back", SHARED_ON.broken(answers_early=True)),
