@@ -467,7 +467,7 @@ def test_topics_and_groups_are_shown_with_leaders_ends_members_and_lag(shown: Sh
         assert browser.unnamed_parts() == []
         if pictures:
             browser.screenshot(Path(pictures) / f"{page}.png")
-    assert browser.run(rows) == [["billing", "Stable", "1", "100"]]
+    assert browser.run(rows) == [["billing", "classic", "Stable", "1", "100"]]
     shown.go("groups/billing")
     browser.wait_for("Committed", "main")
     (member, offset) = browser.run(rows)
