@@ -48,6 +48,9 @@ WAIT_SECONDS_MAX: Final = 60.0
 
 type _Led = dict[PartitionKey, LedPartition | RefusedError]
 
+_ID_CHARACTERS: Final = 36
+"""Of the id of a topic as a text, with hyphens."""
+
 _NO_LEADER: Final = 0
 """The epoch before the first leader. librdkafka asks with it where it has heard of no epoch."""
 
@@ -68,11 +71,28 @@ class FetchService:
         if asked.session_id != NO_SESSION:
             request.outcome.note([Code.FETCH_SESSION_ID_NOT_FOUND])
             return encode_fetched([], request.version, Code.FETCH_SESSION_ID_NOT_FOUND)
-        allowed, refused = _divided(request, asked)
+        said = self._said_by_id(asked)
+        named = asked._replace(
+            partitions=[one._replace(topic=said.get(one.topic, one.topic)) for one in asked.partitions]
+        )
+        allowed, refused = _divided(request, named)
         found = [*refused, *await self._fetch(allowed, held)]
         request.outcome.note(one.code for one in found)
         request.outcome.fetched_bytes = _bytes_in(found)
-        return encode_fetched(found, request.version)
+        as_said = {name: text for text, name in said.items()}
+        return encode_fetched(
+            [one._replace(topic=as_said.get(one.topic, one.topic)) for one in found] if said else found, request.version
+        )
+
+    def _said_by_id(self, asked: FetchRequest) -> dict[str, str]:
+        """The names of the topics that are named by their ids: @platformatic/kafka does so as soon as Metadata tells
+        ids, also in those versions of Fetch that have names."""
+        texts = {one.topic for one in asked.partitions if len(one.topic) == _ID_CHARACTERS}
+        if not any(self._catalogue.find(text) is None for text in texts):
+            return {}
+        names = self._catalogue.names_by_id()
+        by_id = {text: names.get(text.replace("-", "")) for text in texts if self._catalogue.find(text) is None}
+        return {text: name for text, name in by_id.items() if name is not None}
 
     async def _fetch(self, asked: FetchRequest, held: AsyncExitStack) -> list[FetchedPartition]:
         loop = asyncio.get_running_loop()

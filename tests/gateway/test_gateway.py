@@ -1,6 +1,7 @@
 """A gateway as its clients see it, on bookies in memory (rules K1 to K7, and K12)."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from octavo.gateway.leading.recent import BYTES_MAX as RECENT_BYTES_MAX
 from octavo.gateway.records.batch import read_header
 from octavo.gateway.records.names import anchor_document, snapshots_prefix
 from octavo.gateway.topics.changes import DOCUMENT as CHANGES
+from octavo.gateway.topics.document import decode_topic, topic_document
 from octavo.protocol.messages import Op
 from support.clusters.gateway_cluster import GatewayCluster, now_ms, open_gateway_cluster
 from support.kafka.batches import batch_of
@@ -258,6 +260,24 @@ async def test_a_fetch_gives_whole_batches_and_at_least_one(client: KafkaClient)
     assert (await client.fetch("orders", 4)).records in (None, b"")
     for offset in (5, -1):
         assert (await client.fetch("orders", offset)).error_code.value == Code.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_fetch_may_name_a_topic_by_its_id(cluster: GatewayCluster, client: KafkaClient) -> None:
+    """As @platformatic/kafka does."""
+    batch = batch_of(b"one", b"two")
+    await produce(client, batch)
+    found = await cluster.logs.store.read_document(topic_document("orders"))
+    assert found is not None
+    topic_id = uuid.UUID(hex=decode_topic(found.value, "orders").topic_id)
+    answer = await client.ask(FETCH, 11, fetch_request(str(topic_id), 0))
+    assert answer.responses[0].topic == str(topic_id)
+    assert [one[16:] for one in batches_in(answer.responses[0].partitions[0].records)] == [batch[16:]]
+    unknown = await client.fetch(str(uuid.UUID(int=7)), 0)
+    assert unknown.error_code.value == Code.UNKNOWN_TOPIC_OR_PARTITION
+    name = str(uuid.UUID(int=8))
+    await client.metadata(name)
+    await produce(client, batch_of(b"three"), name)
+    assert len(batches_in((await client.fetch(name, 0)).records)) == 1, "the name of a topic is its name"
 
 
 async def test_a_fetch_waits_for_records_and_ends_at_its_time(client: KafkaClient, gateway: Gateway) -> None:

@@ -33,7 +33,7 @@ class File:
 async def test_those_of_one_turn_share_calls_and_each_gets_its_own_answer() -> None:
     file = File(together_max=4)
     assert await asyncio.gather(*map(file.questions.ask, range(10))) == [2 * number for number in range(10)]
-    assert file.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert sorted(file.calls) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert await file.questions.ask(7) == 14
     assert len(file.calls) == 4
 

@@ -159,13 +159,6 @@ class TakesBackUnasked(EpochGroup):
         return NO_PLACES
 
 
-class BelievesAtOnce(EpochGroup):
-    """Believes what a member says it has, also if the member has not heard yet what it may have."""
-
-    def _has_now(self, said: Heartbeat) -> Places | None:
-        return said.owned
-
-
 class RemembersTooMuch(EpochGroup):
     """Goes by what a member said before it was told to give partitions back."""
 

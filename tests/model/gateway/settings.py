@@ -6,7 +6,6 @@ from typing import Any, Final
 from model.engine.explorer import Exploration, explore, walk
 from model.gateway.broken_machines import (
     AnswersEarly,
-    BelievesAtOnce,
     BelievesEverySequence,
     BelievesOnAnyConnection,
     CommitsOfAll,
@@ -203,9 +202,6 @@ GATEWAY_CANARIES = (
     GatewayCanary("a partition is given to two members", "invariant", SHARED.broken(GivesToTwo)),
     GatewayCanary("a partition is taken back before it is given back", "two owners", SHARED.broken(TakesBackUnasked)),
     GatewayCanary(
-        "what a member says is believed before it is told", "two owners", SHARED_LOSES.broken(BelievesAtOnce)
-    ),
-    GatewayCanary(
         "what a member said before it was told counts afterwards", "two owners", SHARED_GROWS.broken(RemembersTooMuch)
     ),
     GatewayCanary(
@@ -216,7 +212,7 @@ GATEWAY_CANARIES = (
         "stale commit",
         replace(SHARED_GROWS, slowly=2).broken(CommitsOfAll),
     ),
-    GatewayCanary("a new coordinator knows the epoch alone", "two owners", SHARED_ON.broken(forgets_members=True)),
+    GatewayCanary("a new coordinator knows the epoch alone", "stale commit", SHARED_ON.broken(forgets_members=True)),
     GatewayCanary("an epoch is told before it is durable", "epoch gone back", SHARED_ON.broken(answers_early=True)),
     GatewayCanary("members that are not heard of stay", "never shared", SHARED.broken(KeepsTheDead)),
 )
