@@ -62,9 +62,10 @@ class _Tree(NamedTuple):
 class Pattern:
     """An expression that can be compared with names."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, work_max: int = WORK_MAX) -> None:
         """Raises :class:`RefusedError` if it is none."""
         self.text = text
+        self._work_max = work_max
         self._steps: list[_Step] = []
         self._work = 0
         end = self._add(_Step(()))
@@ -118,7 +119,7 @@ class Pattern:
 
     def _count(self, steps: int) -> None:
         self._work += steps
-        if self._work > WORK_MAX:
+        if self._work > self._work_max:
             raise _refused(self.text, "it takes too much work")
 
     # --- steps of an expression, from its end to its beginning --------------------------------------------------------
@@ -316,6 +317,8 @@ class Patterns:
     """The patterns of members, and what they matched last: names of topics seldom change."""
 
     def __init__(self) -> None:
+        self.work_max = WORK_MAX
+        """Of a pattern that was not met before."""
         self._known: dict[str, tuple[Pattern, tuple[str, ...], tuple[str, ...]]] = {}
         self._refused: dict[str, tuple[tuple[str, ...], RefusedError]] = {}
         """Those that were refused, for these names: a client that asks again costs nothing."""
@@ -326,7 +329,7 @@ class Patterns:
             raise RefusedError(self._refused[text][1].code, self._refused[text][1].text)
         known = self._known.pop(text, None)
         try:
-            pattern = Pattern(text) if known is None else known[0]
+            pattern = Pattern(text, self.work_max) if known is None else known[0]
             found = known[2] if known is not None and known[1] == names else pattern.matching(names)
         except RefusedError as error:
             _keep(self._refused, text, (names, error))
