@@ -17,6 +17,7 @@ javac, and mvn.
 """
 
 import argparse
+import os
 import re
 import statistics
 import subprocess
@@ -31,7 +32,7 @@ from pathlib import Path
 
 from compare_peers import chosen, disk
 from compare_yardstick import SETTLE_SECONDS, free_ports, wait_listening
-from debian_tools import ToolsError, program
+from debian_tools import ToolsError, library_path, program
 from local_cluster import Cluster, add_data_dir, temporary_folder
 from peer_systems import CLIENT_MEMORY, Case, PeerError, Times, brokers_of_kafka, java, load, output_of, prepare
 
@@ -119,13 +120,16 @@ def kcat(served: Served, times: Times, folder: Path, *, size: int) -> Figures:
             for number in range(count):
                 file.write(b"%0*d\n" % (size, number))
     name, tool = topic(served), program("kcat")
+    libraries = library_path("kcat")
+    environment = {"LD_LIBRARY_PATH": libraries} if libraries else {}
     began = time.monotonic()
-    output_of([tool, "-P", "-b", served.servers, "-t", name, "-p", "0", "-X", "acks=all", "-l", lines])
+    produce = [tool, "-P", "-b", served.servers, "-t", name, "-p", "0", "-X", "acks=all", "-l", lines]
+    output_of(produce, environment)
     produced = time.monotonic() - began
     began = time.monotonic()
     got = subprocess.run(
         [tool, "-C", "-b", served.servers, "-t", name, "-p", "0", "-o", "beginning", "-e", "-q"],
-        stdout=subprocess.PIPE, check=True,
+        stdout=subprocess.PIPE, check=True, env={**os.environ, **environment},
     ).stdout.count(b"\n")  # fmt: skip
     consumed = time.monotonic() - began
     if got != count:
