@@ -72,27 +72,30 @@ class FetchService:
             request.outcome.note([Code.FETCH_SESSION_ID_NOT_FOUND])
             return encode_fetched([], request.version, Code.FETCH_SESSION_ID_NOT_FOUND)
         said = self._said_by_id(asked)
-        named = asked._replace(
-            partitions=[one._replace(topic=said.get(one.topic, one.topic)) for one in asked.partitions]
-        )
-        allowed, refused = _divided(request, named)
+        if said:
+            named = [one._replace(topic=said.get(one.topic, one.topic)) for one in asked.partitions]
+            asked = asked._replace(partitions=named)
+        allowed, refused = _divided(request, asked)
         found = [*refused, *await self._fetch(allowed, held)]
         request.outcome.note(one.code for one in found)
         request.outcome.fetched_bytes = _bytes_in(found)
-        as_said = {name: text for text, name in said.items()}
-        return encode_fetched(
-            [one._replace(topic=as_said.get(one.topic, one.topic)) for one in found] if said else found, request.version
-        )
+        if said:
+            as_said = {name: text for text, name in said.items()}
+            found = [one._replace(topic=as_said.get(one.topic, one.topic)) for one in found]
+        return encode_fetched(found, request.version)
 
     def _said_by_id(self, asked: FetchRequest) -> dict[str, str]:
         """The names of the topics that are named by their ids: @platformatic/kafka does so as soon as Metadata tells
         ids, also in those versions of Fetch that have names."""
-        texts = {one.topic for one in asked.partitions if len(one.topic) == _ID_CHARACTERS}
-        if not any(self._catalogue.find(text) is None for text in texts):
+        unknown = {
+            one.topic
+            for one in asked.partitions
+            if len(one.topic) == _ID_CHARACTERS and self._catalogue.find(one.topic) is None
+        }
+        if not unknown:
             return {}
         names = self._catalogue.names_by_id()
-        by_id = {text: names.get(text.replace("-", "")) for text in texts if self._catalogue.find(text) is None}
-        return {text: name for text, name in by_id.items() if name is not None}
+        return {text: names[topic_id] for text in unknown if (topic_id := text.replace("-", "")) in names}
 
     async def _fetch(self, asked: FetchRequest, held: AsyncExitStack) -> list[FetchedPartition]:
         loop = asyncio.get_running_loop()
