@@ -36,7 +36,8 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="SETTING=VALUE",
-        help="A setting by its name in Kafka: retention.ms, retention.bytes or max.message.bytes. Can be repeated.",
+        help="A setting by its name in Kafka: retention.ms, retention.bytes, max.message.bytes, or "
+        "min.insync.replicas of a new topic. Can be repeated.",
     ),
 ]
 
