@@ -167,17 +167,18 @@ async def test_a_fourth_bookie_gets_its_share_also_when_it_is_killed_in_the_midd
 def test_ctrl_c_only_ends_the_waiting_and_stop_ends_the_balance(cluster: Cluster) -> None:
     cluster.start("b0", "b1", "b2")
     assert cluster.run("repair", "pause").status == 0
-    waiting = subprocess.Popen(
-        [*OCTAVO, "repair", "balance", "--wait", "--metadata", cluster.uri],
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    wait_until(lambda: cluster.balance().get("phase") == "waiting", "it waits")
+    said = cluster.folder / "said.txt"
+    with said.open("wb") as stderr:
+        waiting = subprocess.Popen(
+            [*OCTAVO, "repair", "balance", "--wait", "--metadata", cluster.uri], env=environment(), stderr=stderr
+        )
+    # The metadata show that it waits before the command has read them again and said so.
+    wait_until(lambda: "the balance waits: repair is paused\n" in said.read_text(), "the command says why it waits")
+    assert cluster.balance()["phase"] == "waiting"
     assert cluster.balance()["reason"] == "repair is paused"
     waiting.send_signal(signal.SIGINT)
-    _, said = waiting.communicate(timeout=WAIT_SECONDS)
-    assert waiting.returncode == 130, said
-    assert b"the balance waits: repair is paused" in said
-    assert b"the balance goes on; `octavo repair balance --stop` ends it" in said
+    assert waiting.wait(WAIT_SECONDS) == 130, said.read_text()
+    assert "the balance goes on; `octavo repair balance --stop` ends it" in said.read_text()
     assert cluster.balance()["phase"] == "waiting"
     assert b"balance   waiting, 0 ledgers moved" in cluster.run("repair", "status").stdout
     assert cluster.run("repair", "balance", "--stop").status == 0
