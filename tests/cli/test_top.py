@@ -12,6 +12,7 @@ from octavo.client.log.documents.cursors import CursorState
 from octavo.metadata import BookieState
 from octavo.protocol.ids import BookieId
 from support.clusters.reading import cluster_of
+from support.waiting import eventually
 
 import octavo
 
@@ -120,6 +121,18 @@ def test_the_slowest_cursor_tells_the_lag() -> None:
     assert lag_of(cursors, 2)["lag"] == 0, "the cursor was stored after the end was read"
 
 
+async def look_at_end(looks: LogLooks, name: str, end: int) -> list[dict[str, Any]]:
+    """The first look that finds the log at this end: bookies learn it a moment after the leader."""
+    found: list[dict[str, Any]] = []
+
+    async def is_there() -> bool:
+        found[:] = await looks.look()
+        return any(row["name"] == name and row["end"] == end for row in found)
+
+    await eventually(is_there, f"{name} ends at {end}")
+    return found
+
+
 async def test_two_looks_tell_what_leaders_have_added_between_them() -> None:
     async with cluster_of() as cluster, octavo.connect(cluster.uri) as client:
         store = cluster.store
@@ -132,9 +145,10 @@ async def test_two_looks_tell_what_leaders_have_added_between_them() -> None:
                 looks = LogLooks(client, store, "shop/")
                 try:
                     async with secret.lead():
-                        before = await looks.look()
+                        before = await look_at_end(looks, "shop/open", 1)
                         await writer.add_many([b"1", b"2", b"3", b"4"])
-                        rows = {row["name"]: row for row in looks.compare(before, await looks.look(), 2.0)}
+                        after = await look_at_end(looks, "shop/open", 5)
+                        rows = {row["name"]: row for row in looks.compare(before, after, 2.0)}
                 finally:
                     await looks.close()
     assert list(rows) == ["shop/open", "shop/secret", "shop/still"]

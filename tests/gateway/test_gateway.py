@@ -15,6 +15,7 @@ from octavo.gateway.topics.changes import DOCUMENT as CHANGES
 from octavo.gateway.topics.document import decode_topic, topic_document
 from octavo.protocol.messages import Op
 from support.clusters.gateway_cluster import GatewayCluster, now_ms, open_gateway_cluster
+from support.clusters.log_cluster import collect
 from support.kafka.batches import batch_of
 from support.kafka.client import (
     CREATE_TOPICS,
@@ -154,7 +155,7 @@ async def test_batches_get_consecutive_offsets_and_are_stored_as_they_came(
     sent = [batch_of(b"one", b"two"), batch_of(b"three"), batch_of(b"four", b"five")]
     assert [(await produce(client, batch))[1] for batch in sent] == [0, 2, 3]
     log = await (await cluster.logs.client()).open_log("kafka/orders/0")
-    stored = [entry.payload for entry in await log.read(0, 2)]
+    stored = await collect(log, 0, 3)
     assert [(one[8:12], one[16:]) for one in stored] == [(one[8:12], one[16:]) for one in sent]
     headers = [header for one in stored if (header := read_header(one)) is not None]
     assert [(header.base_offset, header.leader_epoch) for header in headers] == [(0, 1), (2, 1), (3, 1)]
