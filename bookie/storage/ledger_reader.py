@@ -53,7 +53,7 @@ class LedgerReader:
         else:
             result = await self._entries.read(
                 ledger_id, kept, last, highest=_highest(ledger), stripe=stripe,
-                entries_max=entries_max, bytes_max=bytes_max, unsure=self._not_denied(ledger),
+                entries_max=entries_max, bytes_max=bytes_max, unsure=lambda: self._not_denied(self._not_deleted(ledger_id)),
             )  # fmt: skip
         return _read_from(result, first, self.first_kept(ledger_id))
 
@@ -65,15 +65,12 @@ class LedgerReader:
         them, and for ids that have been trimmed; :class:`BookieInDoubtError` for a ledger in doubt. The ids left out
         would be negatives."""
         ledger = self._not_deleted(ledger_id)
-        if self._not_denied(ledger) is not None:
-            raise BookieInDoubtError(
-                f"ledger {ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
-                may_have_happened=False,
-            )
+        self._check_lists(ledger)
         highest = _highest(ledger)
         found: list[tuple[int, int]] = []
         if highest is not None:
             found = await self._entries.ranges(ledger_id, first, min(last, highest), ranges_max=ranges_max)
+        self._check_lists(self._not_deleted(ledger_id))  # it may have been dropped meanwhile
         first_kept = self.first_kept(ledger_id)
         if first < first_kept:
             raise BookieStorageError(
@@ -82,6 +79,14 @@ class LedgerReader:
                 may_have_happened=False,
             )
         return found
+
+    def _check_lists(self, ledger: LedgerState) -> None:
+        """Raises :class:`BookieInDoubtError` if a list would deny what the bookie must not deny."""
+        if self._not_denied(ledger) is not None:
+            raise BookieInDoubtError(
+                f"ledger {ledger.ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
+                may_have_happened=False,
+            )
 
     async def missing(
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -178,12 +178,13 @@ class EntryReader:
         stripe: tuple[int, Sequence[int]],
         entries_max: int,
         bytes_max: int,
-        unsure: tuple[int, int] | None = None,
+        unsure: Callable[[], tuple[int, int] | None] = lambda: None,
     ) -> ReadResult:
         """See ``LedgerReader.read``. No id above ``highest`` is held. What is not held of the interval ``unsure`` may
-        have been lost, so it is unknown (rules B4 and D2)."""
+        have been lost, so it is unknown (rules B4 and D2). It is asked for once everything has been looked up: what is
+        given up meanwhile may be gone already, and must not be denied (rule C8)."""
         if highest is None or first > highest:
-            return ReadResult(first, last, [], _unsure_parts([(first, last)], unsure))
+            return ReadResult(first, last, [], _unsure_parts([(first, last)], unsure()))
         with self.places_kept():
             return await self._read(
                 ledger_id, first, last, highest=highest, stripe=stripe,
@@ -200,7 +201,7 @@ class EntryReader:
         stripe: tuple[int, Sequence[int]],
         entries_max: int,
         bytes_max: int,
-        unsure: tuple[int, int] | None,
+        unsure: Callable[[], tuple[int, int] | None],
     ) -> ReadResult:
         modulus, residues = stripe
         window_last = min(last, highest, first + -(-entries_max * modulus // len(residues)) - 1)
@@ -211,6 +212,7 @@ class EntryReader:
             # A gap: the answer goes up to its end, however wide it is.
             next_id = await self._next_id(ledger_id, window_last + 1, held_last)
             last_covered = next_id - 1 if next_id <= held_last else last
+        not_denied = unsure()
         selections: list[Selection] = []
         for run in lookup.runs:
             positions = _positions(run, modulus, residues)
@@ -228,8 +230,8 @@ class EntryReader:
                 break
         entries: list[bytes] = []
         unknown = [(low, min(high, last_covered)) for low, high in lookup.unknown if low <= last_covered]
-        if unsure is not None and unsure[0] <= last_covered:
-            gaps = _unsure_parts(gaps_between(lookup.runs, first, last_covered), unsure)
+        if not_denied is not None and not_denied[0] <= last_covered:
+            gaps = _unsure_parts(gaps_between(lookup.runs, first, last_covered), not_denied)
             unknown += [gap for gap in gaps if _names_any(*gap, modulus, residues)]
         for selection in selections:
             found = await self.fetch(ledger_id, selection)
