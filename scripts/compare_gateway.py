@@ -11,6 +11,8 @@ a time, and they alternate, so that a noisy machine is equally unfair to both.
 The loads are kcat (librdkafka), the ``kafka-producer-perf-test`` of Kafka, and, where percentiles of single adds are
 asked for, the Java producer of scripts/peers/. All of them produce to one partition with three copies, but the one that
 says otherwise. ``memory`` is what the gateway, or one broker, holds before the loads and at the most (VmHWM).
+Processor time is that of the gateway or one broker, and of all servers; it depends less on what else the machine does
+than rates do.
 
 The jars come from a Maven repository the first time, kcat from Debian unless it is on the PATH. Needs Java 17 with
 javac, and mvn.
@@ -97,6 +99,33 @@ def memory_megabytes(process: int, field: str) -> float:
     return int(found[1]) / 1000
 
 
+@dataclass(slots=True)
+class Spent:
+    """The time of a block, and the processor time that servers used meanwhile."""
+
+    seconds: float = 0.0
+    broker_seconds: float = 0.0
+    servers_seconds: float = 0.0
+
+
+@contextmanager
+def spent(served: Served) -> Iterator[Spent]:
+    """Measure the time of a block, which is known at its end."""
+    measured = Spent()
+    broker, servers = processor_seconds(served.broker), sum(map(processor_seconds, served.processes))
+    began = time.monotonic()
+    yield measured
+    measured.seconds = time.monotonic() - began
+    measured.broker_seconds = processor_seconds(served.broker) - broker
+    measured.servers_seconds = sum(map(processor_seconds, served.processes)) - servers
+
+
+def processor_seconds(process: int) -> float:
+    """The processor time of a process, in the kernel included."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 # --- the loads -----------------------------------------------------------------------------------------------------
 
 
@@ -122,19 +151,26 @@ def kcat(served: Served, times: Times, folder: Path, *, size: int) -> Figures:
     name, tool = topic(served), program("kcat")
     libraries = library_path("kcat")
     environment = {"LD_LIBRARY_PATH": libraries} if libraries else {}
-    began = time.monotonic()
     produce = [tool, "-P", "-b", served.servers, "-t", name, "-p", "0", "-X", "acks=all", "-l", lines]
-    output_of(produce, environment)
-    produced = time.monotonic() - began
-    began = time.monotonic()
-    got = subprocess.run(
-        [tool, "-C", "-b", served.servers, "-t", name, "-p", "0", "-o", "beginning", "-e", "-q"],
-        stdout=subprocess.PIPE, check=True, env={**os.environ, **environment},
-    ).stdout.count(b"\n")  # fmt: skip
-    consumed = time.monotonic() - began
+    with spent(served) as producing:
+        output_of(produce, environment)
+    # It ends with the last message: with `-e` it would wait for an answer without one, which takes half a second.
+    consume = [tool, "-C", "-b", served.servers, "-t", name, "-p", "0", "-o", "beginning", "-c", str(count), "-q"]
+    with spent(served) as consuming:
+        got = subprocess.run(
+            consume, stdout=subprocess.PIPE, check=True, env={**os.environ, **environment}
+        ).stdout.count(b"\n")
     if got != count:
         raise PeerError(f"kcat consumed {got} messages of {count}")
-    return {"messages/s": count / produced, "consumed MB/s": count * size / consumed / 1e6}
+    megabytes = count * size / 1e6
+    return {
+        "messages/s": count / producing.seconds,
+        "produced, gateway us": 1e6 * producing.broker_seconds / count,
+        "produced, all servers us": 1e6 * producing.servers_seconds / count,
+        "consumed MB/s": megabytes / consuming.seconds,
+        "consumed, gateway us/MB": 1e6 * consuming.broker_seconds / megabytes,
+        "consumed, all servers us/MB": 1e6 * consuming.servers_seconds / megabytes,
+    }
 
 
 def perf_test(served: Served, times: Times, folder: Path, *, size: int) -> Figures:

@@ -19,6 +19,7 @@ from octavo.gateway.leading.gateways import GatewayAddress, Gateways
 from octavo.gateway.leading.led_log import leading
 from octavo.gateway.leading.openings import Openings
 from octavo.gateway.leading.partition import LedPartition
+from octavo.gateway.leading.scans import Scans
 from octavo.gateway.leading.snapshots import Snapshots
 from octavo.gateway.topics.document import Topic
 from octavo.metadata import MetadataStore
@@ -64,6 +65,7 @@ class Leaders:
         self._led: dict[PartitionKey, LedPartition] = {}
         self._openings = Openings[PartitionKey, LedPartition]()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._scans = Scans()
         self._handing_over = asyncio.Semaphore(HANDED_OVER_MAX)
         self._closed = False
         self.lost = 0
@@ -151,6 +153,7 @@ class Leaders:
             writer,
             beginning,
             anchors,
+            self._scans,
             clock_ms=self._clock_ms,
             is_current=lambda: self._gateways.is_current,
             on_lost=lambda lost: self._forget(key, lost),

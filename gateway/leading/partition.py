@@ -21,6 +21,7 @@ from octavo.gateway.leading.beginning import Beginning, first_batch
 from octavo.gateway.leading.index import Point
 from octavo.gateway.leading.led_log import LedLog
 from octavo.gateway.leading.recent import Recent
+from octavo.gateway.leading.scans import Scan, Scans
 from octavo.gateway.records.batch import BatchHeader, TimedOffset, first_record_at, read_header, stamped
 from octavo.protocol.entries import EPOCH
 from octavo.protocol.errors import TruncatedError
@@ -45,6 +46,7 @@ class LedPartition:
         writer: LogWriter,
         beginning: Beginning,
         anchors: Anchors,
+        scans: Scans,
         *,
         clock_ms: Callable[[], int],
         is_current: Callable[[], bool],
@@ -66,6 +68,8 @@ class LedPartition:
         self.appends = beginning.appends
         self.start_offset = beginning.start_offset
         self._anchors = anchors
+        self.scans = scans
+        """Of all partitions of the gateway."""
         self._index = beginning.known
         self._recent = Recent(self.appends.next_offset)
         self._clock_ms = clock_ms
@@ -138,27 +142,27 @@ class LedPartition:
         return await self._read_log(offset, bytes_max) if found is None else found
 
     async def _read_log(self, offset: int, bytes_max: int) -> list[bytes]:
-        stop = self.appends.acknowledged_stop
-        found: list[bytes] = []
-        size = 0
+        log_id = self.log.log_id
+        scan = self.scans.take(log_id, offset)
         try:
-            first = await self._find(offset, stop)
-            async with aclosing(self.log.entries(first, stop - 1)) as entries:
-                async for entry in entries:
-                    batch = read_header(entry.payload)
-                    if batch is None or batch.next_offset <= offset:
-                        continue
-                    size += len(entry.payload)
-                    if found and size > bytes_max:
-                        break
-                    found.append(entry.payload)
-                    if size >= bytes_max:
-                        break
+            if scan is None:
+                scan = await self._scan_from(offset)
+            found = await scan.read(bytes_max)
+            if not scan.is_over and self._led.lost is None:
+                self.scans.keep(log_id, scan)
+                scan = None
         except TruncatedError as error:
             # By the leader before this one, which has raised the anchor first.
             self._begin_at((await self._anchors.read()).start_offset)
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE, str(error)) from error
+        finally:
+            if scan is not None:
+                await scan.close()
         return found
+
+    async def _scan_from(self, offset: int) -> Scan:
+        stop = self.appends.acknowledged_stop
+        return Scan(self.log.entries(await self._find(offset, stop), stop - 1), offset)
 
     async def _find(self, offset: int, stop: int) -> int:
         """The position of the last batch that begins at or below the offset."""
@@ -275,4 +279,5 @@ class LedPartition:
 
     async def close(self) -> None:
         """End the lead: wait for what is under way, then give the log back. Raises :class:`OctavoError`."""
+        await self.scans.end_of(self.log.log_id)
         await self._led.close()

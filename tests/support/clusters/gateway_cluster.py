@@ -15,6 +15,8 @@ from octavo.metadata import MetadataStore
 from support.clusters.log_cluster import LogCluster, open_log_cluster
 from support.metadata.metadata_clusters import LEASE_SECONDS, MemoryCluster
 
+import octavo
+
 
 def now_ms() -> int:
     """The time of day."""
@@ -32,6 +34,8 @@ class GatewayCluster:
     """The clock by which sessions end; None: that of the event loop."""
     client_options: dict[str, Any] = field(default_factory=dict)
     """Of the gateways' clients."""
+    clients: dict[Gateway, octavo.Client] = field(default_factory=dict)
+    """The client of each gateway."""
     _stores: dict[Gateway, MetadataStore] = field(default_factory=dict)
     """The handle of each gateway, which is that of its client, too."""
 
@@ -54,7 +58,7 @@ class GatewayCluster:
             client, store, chosen, name=f"gateway {number}", clock_ms=self.clock_ms, rng=random.Random(number),
             steady_ms=self.steady_ms, access=access, tls=tls,
         )  # fmt: skip
-        self._stores[gateway] = store
+        self.clients[gateway], self._stores[gateway] = client, store
         self.stack.push_async_callback(gateway.close)
         return gateway
 
