@@ -149,13 +149,14 @@ def kcat(served: Served, times: Times, folder: Path, *, size: int) -> Figures:
             for number in range(count):
                 file.write(b"%0*d\n" % (size, number))
     name, tool = topic(served), program("kcat")
+    client = [str(tool), "-b", served.servers, "-t", name, "-p", "0"]
     libraries = library_path("kcat")
     environment = {"LD_LIBRARY_PATH": libraries} if libraries else {}
-    produce = [tool, "-P", "-b", served.servers, "-t", name, "-p", "0", "-X", "acks=all", "-l", lines]
+    produce = [*client, "-P", "-X", "acks=all", "-l", str(lines)]
     with spent(served) as producing:
         output_of(produce, environment)
     # It ends with the last message: with `-e` it would wait for an answer without one, which takes half a second.
-    consume = [tool, "-C", "-b", served.servers, "-t", name, "-p", "0", "-o", "beginning", "-c", str(count), "-q"]
+    consume = [*client, "-C", "-o", "beginning", "-c", str(count), "-q"]
     with spent(served) as consuming:
         got = subprocess.run(
             consume, stdout=subprocess.PIPE, check=True, env={**os.environ, **environment}
