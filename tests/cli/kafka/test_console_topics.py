@@ -56,9 +56,11 @@ async def shown() -> AsyncIterator[Shown]:
 
 
 async def produced(shown: Shown, *batches: bytes) -> None:
+    """The batches are acknowledged, and other clients than the gateway's see them."""
     for batch in batches:
         (answer,) = await shown.kafka.produce("orders", batch)
         assert answer.error_code.value == Code.NONE
+    await eventually(shown.cluster.logs.ends_are_known)
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------

@@ -98,6 +98,11 @@ class LogCluster:
                 found |= {(ledger_id, fragment.first_position) for fragment in stream.fragments}
         return found
 
+    def ends_are_known(self) -> bool:
+        """Whether each bookie has been told that all its entries are acknowledged: then every client reads them."""
+        ledgers = [ledger for bookie in self.bookies for ledger in bookie.ledgers.values() if ledger.entries]
+        return all(ledger.last_add_confirmed == max(ledger.entries) for ledger in ledgers)
+
     async def end_segment_by_hand(self, client: octavo.Client, ledger_id: int) -> None:
         """What an operator may do to the segment that a leader writes: after it the leader cannot add to it."""
         if self.layout == "chain":

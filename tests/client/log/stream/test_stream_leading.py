@@ -21,7 +21,6 @@ from octavo.protocol.errors import BookieInDoubtError, MetadataUnavailableError,
 from octavo.protocol.ids import LedgerId
 from octavo.protocol.messages import Op
 from octavo.protocol.places import place
-from support.clusters.fake_bookie import FakeBookie
 from support.clusters.log_cluster import QUICK, LogCluster, collect, open_log_cluster
 from support.inside import active_of
 from support.metadata.metadata_clusters import MemoryCluster
@@ -334,11 +333,6 @@ async def test_times_do_not_fall_from_leader_to_leader_although_the_clocks_diffe
     assert len((await logs.root()).fragments) >= 2
 
 
-def knows_the_end(bookie: FakeBookie) -> bool:
-    """Whether the bookie has been told that its last entry is acknowledged."""
-    return all(ledger.last_add_confirmed == max(ledger.entries) for ledger in bookie.ledgers.values())
-
-
 async def test_times_do_not_fall_when_a_leader_whose_clock_was_set_back_heals(logs: LogCluster) -> None:
     """Rule P10: the next term takes the time of the one before, of which nothing is read: bookies know its end."""
     now = [NOON]
@@ -355,7 +349,7 @@ async def test_times_do_not_fall_when_a_leader_whose_clock_was_set_back_heals(lo
             for number in range(3):
                 now[0] = NOON + timedelta(hours=number + 1)  # later than the term was opened
                 await writer.add(b"%d" % number)
-                await eventually(lambda: all(map(knows_the_end, logs.bookies)))
+                await eventually(logs.ends_are_known)
                 now[0] = NOON
                 await fail(writer, octavo.QuorumLostError("for a test"))
                 await writer.add(b"again")
