@@ -53,7 +53,8 @@ class LedgerReader:
         else:
             result = await self._entries.read(
                 ledger_id, kept, last, highest=_highest(ledger), stripe=stripe,
-                entries_max=entries_max, bytes_max=bytes_max, unsure=lambda: self._not_denied(self._not_deleted(ledger_id)),
+                entries_max=entries_max, bytes_max=bytes_max,
+                unsure=lambda: self._not_denied(self._not_deleted(ledger_id)),
             )  # fmt: skip
         return _read_from(result, first, self.first_kept(ledger_id))
 
