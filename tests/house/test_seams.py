@@ -12,6 +12,7 @@ import pytest
 from support.tree import imports_of, library_modules, syntax_tree
 
 SEAMS = {
+    "octavo.bookie.archive.file_store": "files of the operating system",
     "octavo.bookie.admin.introspection": "what the interpreter says about the process",
     "octavo.bookie.admin.process": "what the operating system says about the process",
     "octavo.bookie.admin.server": "sockets in the file system",

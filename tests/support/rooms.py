@@ -30,6 +30,11 @@ ROOMS = {
             "bookie.disk",
         }
     ),
+    "bookie.archive": frozenset(
+        {
+            "bookie.disk",
+        }
+    ),
     "bookie.index": frozenset(
         {
             "bookie.disk",
