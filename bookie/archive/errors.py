@@ -1,4 +1,4 @@
-"""Errors of objects and of the stores that hold them, by what the caller can do about them."""
+"""Errors of objects and of the stores that hold them, by what the caller can do about them. Pure."""
 
 import enum
 

@@ -38,7 +38,12 @@ class FileStore:
     async def put(self, key: str, parts: AsyncIterator[bytes]) -> None:
         target = self._folder / key
         temporary = target.parent / f"{UNFINISHED}{secrets.token_hex(8)}"
-        descriptor = await self._run(key, lambda: _create(self._root, temporary))
+
+        def undo(descriptor: int) -> None:
+            os.close(descriptor)
+            temporary.unlink(missing_ok=True)
+
+        descriptor = await self._run(key, lambda: _create(self._root, temporary), undo=undo)
         try:
             try:
                 async for part in parts:
@@ -68,14 +73,18 @@ class FileStore:
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
 
-    async def _run[T](self, key: str, step: Callable[[], T]) -> T:
+    async def _run[T](self, key: str, step: Callable[[], T], *, undo: Callable[[T], None] | None = None) -> T:
+        """Run a step in a thread. ``undo``: for its result where the caller was cancelled and does not get it."""
         running = asyncio.get_running_loop().run_in_executor(self._threads, step)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             # The thread uses a descriptor that the caller closes next.
-            with contextlib.suppress(OSError):
-                await running
+            while not running.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({running})
+            if running.exception() is None and undo is not None:
+                undo(running.result())
             raise
         except OSError as error:
             raise self._translated(key, error) from error

@@ -85,7 +85,7 @@ class OwnedStore:
             await self._write_owner()
 
     async def check_owner(self) -> None:
-        """Raise StoreRefusedError unless this owner's document is in the store, StoreAwayError if it does not answer."""
+        """Raise StoreRefusedError unless this owner's document is in the store, StoreAwayError without an answer."""
         try:
             found = await self._read_owner()
         except ObjectMissingError as error:

@@ -1,5 +1,6 @@
 """Objects in a folder: whole under their name or not there, and a folder that is missing is refused."""
 
+import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ import pytest
 from octavo.bookie.archive.errors import ObjectMissingError, StoreAwayError, StoreRefusedError
 from octavo.bookie.archive.file_store import UNFINISHED, FileStore
 from octavo.bookie.archive.store import OwnedStore, single_part
+from support.waiting import loop_turns
 
 
 @pytest.fixture
@@ -54,6 +56,23 @@ async def test_a_sync_that_fails_leaves_no_object_and_no_file(
     with pytest.raises(kind, match=os.strerror(number)):
         await driver.put("ledger/object", single_part(b"data"))
     assert [path.name for path in (tmp_path / "cluster" / "ledger").iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_put_that_is_cancelled_at_any_step_leaves_no_file_and_no_descriptor(
+    driver: FileStore, tmp_path: Path, turns: int
+) -> None:
+    await driver.put("ledger/other", single_part(b"x"))
+    before = len(os.listdir("/proc/self/fd"))
+    putting = asyncio.ensure_future(driver.put("ledger/object", single_part(b"data")))
+    await loop_turns(turns)
+    putting.cancel()
+    await asyncio.wait({putting})
+    names = {facts.key async for facts in driver.list("")}
+    assert names - {"ledger/object"} == {"ledger/other"}
+    assert putting.cancelled() or "ledger/object" in names
+    assert len(os.listdir(tmp_path / "cluster" / "ledger")) == len(names)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_a_file_that_a_killed_process_left_is_not_listed(driver: FileStore, tmp_path: Path) -> None:
