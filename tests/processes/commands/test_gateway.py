@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from support.commands.gateways import CLIENTS, gateway, run_client
 from support.commands.processes import WAIT_SECONDS, Up, environment, free_neighbours, octavo
+from support.waiting import wait_until
 
 KILLS = 2
 ACKNOWLEDGED_BETWEEN = 500
@@ -105,7 +106,13 @@ def test_topics_are_created_shown_changed_and_deleted(up: Up) -> None:
     topic("create", "bills", "--partitions", 2, "--set", "retention.ms=5000")
     produced = run_client(CLIENTS, "bills", up.kafka)
     assert produced == [{"bills": 3}]
-    shown = json.loads(topic("show", "bills", "--json"))
+    shown: dict[str, Any] = {}
+
+    def is_shown() -> bool:  # bookies learn what is acknowledged a moment after the gateway
+        shown.update(json.loads(topic("show", "bills", "--json")))
+        return bool(shown["partition_list"][0]["end"] == 3)
+
+    wait_until(is_shown, "bookies tell the end")
     assert (shown["partitions"], shown["write_quorum"], shown["settings"]["retention.ms"]) == (2, 3, "5000")
     assert [(one["begin"], one["end"], one["trouble"]) for one in shown["partition_list"]] == [(0, 3, ""), (0, 0, "")]
     assert shown["partition_list"][0]["gateway"] == 1
@@ -129,6 +136,7 @@ def test_the_records_of_a_partition_are_read_in_every_compression(up: Up) -> Non
 
     assert run_client(CLIENTS, "codecs", up.kafka) == [{"codecs": 10}]
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    wait_until(lambda: len(read("--json")) == 10, "bookies tell the end")
     shown = [json.loads(line) for line in read("--json")]
     assert [one["offset"] for one in shown] == list(range(10))
     assert [(one["key"], one["value"], one["headers"]) for one in shown[::2]] == [

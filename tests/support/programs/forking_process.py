@@ -162,9 +162,11 @@ async def make(uri: str) -> Made:
     await leader.add_many([b"log %d" % number for number in range(50)])
     cursor = await log.cursor("consumer")
     reader = await client.open_ledger(ledger.id, recover=False)
-    follower, log_follower, entries = reader.follow(0), log.follow(0), reader.entries(0, 20)
-    for iterator in (follower, log_follower, entries):
-        await anext(iterator)
+    follower, log_follower = reader.follow(20), log.follow(0)
+    await anext(follower)  # from now on the reader knows that the entries to 20 are acknowledged
+    await anext(log_follower)
+    entries = reader.entries(0, 20)
+    await anext(entries)
     store = await open_metadata_store(uri)
     lock = await store.lock(f"parent-{os.getpid()}", "parent")
     return Made(
