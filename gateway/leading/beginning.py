@@ -61,8 +61,7 @@ class Beginner:
         if snapshot is not None:
             producers, first = snapshot.producers, snapshot.position
         else:
-            yesterday = EPOCH + timedelta(milliseconds=max(0, now_ms - IDLE_MS_MAX))
-            first = min(max(lowest, await self._log.position_at(yesterday)), end)
+            first = end if lowest >= end else min(max(lowest, await self._first_of_the_last_day(now_ms)), end)
             producers = Producers(forgotten_below=await self._highest_ids_stop() if first > 0 else 0)
         last = await last_batch(self._log, lowest, end)
         if last is None and next_offset_min == 0 and lowest > anchor.position:
@@ -80,6 +79,9 @@ class Beginner:
                     if batch is not None:
                         index.note(Point(batch.base_offset, entry.position), len(entry.payload))
         return Beginning(takeover.begin(end, now_ms), index, start_offset)
+
+    async def _first_of_the_last_day(self, now_ms: int) -> int:
+        return await self._log.position_at(EPOCH + timedelta(milliseconds=max(0, now_ms - IDLE_MS_MAX)))
 
 
 class Extent(NamedTuple):

@@ -98,11 +98,7 @@ class Leaders:
 
     def _leading(self, key: PartitionKey) -> LedPartition | None:
         found = self._led.get(key)
-        if found is not None:
-            with contextlib.suppress(RefusedError):
-                found.check_leads()
-                return found
-        return None
+        return found if found is not None and found.leads() else None
 
     async def get(self, topic: Topic, partition: int) -> LedPartition:
         """The partition, led by this gateway.
@@ -128,7 +124,7 @@ class Leaders:
         return opened
 
     async def get_all(self, partitions: Iterable[tuple[Topic, int]]) -> list[LedPartition | RefusedError]:
-        """Several partitions, in order; for each that cannot be led, the reason."""
+        """Several partitions, in order; for each that cannot be led, the reason. Those that are led cost no task."""
 
         async def attempt(topic: Topic, partition: int) -> LedPartition | RefusedError:
             try:
@@ -136,7 +132,13 @@ class Leaders:
             except RefusedError as error:
                 return error
 
-        return await asyncio.gather(*(attempt(*one) for one in partitions))
+        wanted = list(partitions)
+        led: list[LedPartition | RefusedError | None] = [self.find(*one) for one in wanted]
+        if None in led:
+            missing = [one for one, found in zip(wanted, led, strict=True) if found is None]
+            opened = iter(await asyncio.gather(*(attempt(*one) for one in missing)))
+            led = [next(opened) if found is None else found for found in led]
+        return [found for found in led if found is not None]
 
     def _check_choice(self, log_name: str) -> None:
         if not self._gateways.is_own(log_name):
@@ -154,7 +156,6 @@ class Leaders:
             beginning,
             anchors,
             self._scans,
-            clock_ms=self._clock_ms,
             is_current=lambda: self._gateways.is_current,
             on_lost=lambda lost: self._forget(key, lost),
             on_snapshot_due=lambda due: self._spawn(self._store_snapshot(due)),

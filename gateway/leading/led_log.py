@@ -14,7 +14,7 @@ from octavo.client.client import Client
 from octavo.client.log.log import Log
 from octavo.client.log.writer.writer import LogWriter
 from octavo.gateway.codes import Code, RefusedError, WrongPositionError
-from octavo.protocol.errors import OctavoError
+from octavo.protocol.errors import OctavoError, WouldBlock
 
 
 class LedLog[Answer]:
@@ -44,7 +44,7 @@ class LedLog[Answer]:
         self._on_acknowledged = on_acknowledged
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._adding: set[asyncio.Task[int]] = set()
+        self._adding: set[asyncio.Future[int]] = set()
 
     def check_leads(self) -> None:
         """Raise :class:`RefusedError` if the lead is over, or may be.
@@ -52,12 +52,17 @@ class LedLog[Answer]:
         What a leader says of now, such as an end or an offset, is wrong once another one leads. A process that stood
         still does not know that yet; the lease of its gateway, asked for the time, does.
         """
+        if not self.leads():
+            assert self.lost is not None, "it is over"
+            raise RefusedError(self.lost.code, self.lost.text)
+
+    def leads(self) -> bool:
+        """Whether the lead is not over, and cannot be: as :meth:`check_leads`."""
         if self.lost is None and not self._is_current():
             self._lose("the gateway's lease has ended")
         if self.lost is None and self.writer.lost.is_set():
             self._lose(self.writer.lost_reason or "the lead is lost")
-        if self.lost is not None:
-            raise RefusedError(self.lost.code, self.lost.text)
+        return self.lost is None
 
     def add(self, payload: bytes) -> None:
         """Hand a payload over, in this step. Nothing withdraws it any more.
@@ -66,11 +71,17 @@ class LedLog[Answer]:
             RefusedError: The lead is over.
         """
         self.check_leads()
-        # It begins at once: the writer has the payload, or has refused it, before anything else happens (rule K2).
-        adding = asyncio.Task(self.writer.add(payload), loop=self._loop, eager_start=True)
-        if adding.done() and adding.exception() is not None:
-            self._lose(f"the writer of the log has refused an add: {adding.exception()}")
+        adding: asyncio.Future[int]
+        try:
+            adding = self.writer.add_nowait(payload)
+        except WouldBlock:
+            # It begins at once: the payload is in the writer's queue, behind those that wait there, before anything
+            # else happens (rule K2).
+            adding = asyncio.Task(self.writer.add(payload), loop=self._loop, eager_start=True)
+        except OctavoError as error:
+            self._lose(f"the writer of the log has refused an add: {error}")
             self.check_leads()
+            return
         self._adding.add(adding)
         adding.add_done_callback(partial(self._added, payload))
 
@@ -79,7 +90,7 @@ class LedLog[Answer]:
         made = self.answers[key] = self._loop.create_future()
         return made
 
-    def _added(self, payload: bytes, adding: asyncio.Task[int]) -> None:
+    def _added(self, payload: bytes, adding: asyncio.Future[int]) -> None:
         self._adding.discard(adding)
         error = None if adding.cancelled() else adding.exception()
         if self.lost is not None:

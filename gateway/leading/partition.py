@@ -48,7 +48,6 @@ class LedPartition:
         anchors: Anchors,
         scans: Scans,
         *,
-        clock_ms: Callable[[], int],
         is_current: Callable[[], bool],
         on_lost: Callable[["LedPartition"], object],
         on_snapshot_due: Callable[["LedPartition"], object],
@@ -72,11 +71,11 @@ class LedPartition:
         """Of all partitions of the gateway."""
         self._index = beginning.known
         self._recent = Recent(self.appends.next_offset)
-        self._clock_ms = clock_ms
         self._on_lost = on_lost
         self._on_snapshot_due = on_snapshot_due
         self._loop = asyncio.get_running_loop()
-        self._grown: asyncio.Future[None] = self._loop.create_future()
+        self._grown: asyncio.Future[None] | None = None
+        """What consumers wait for, if any do."""
         self._bytes_since_snapshot = 0
 
     @property
@@ -86,8 +85,9 @@ class LedPartition:
 
     # --- producing ----------------------------------------------------------------------------------------------------
 
-    def add(self, view: memoryview, batch: BatchHeader) -> asyncio.Future[int]:
+    def add(self, view: memoryview, batch: BatchHeader, now_ms: int) -> asyncio.Future[int]:
         """Judge a checked batch, and hand it to the log; a future of its base offset, which the caller must shield.
+        ``now_ms``: the time of day.
 
         Raises:
             RefusedError: The batch does not follow what its producer has sent; or the lead is over.
@@ -98,7 +98,7 @@ class LedPartition:
             return self._answer_to_repeat(repeat.base_offset, is_acknowledged=repeat.is_acknowledged)
         base_offset = self.appends.next_offset
         self._led.add(stamped(view, base_offset, self.writer.term))
-        self.appends.hand_over(batch, self._clock_ms())
+        self.appends.hand_over(batch, now_ms)
         return self._led.answer(base_offset)
 
     def _answer_to_repeat(self, base_offset: int, *, is_acknowledged: bool) -> asyncio.Future[int]:
@@ -202,13 +202,17 @@ class LedPartition:
 
     def growth(self) -> "asyncio.Future[None]":
         """Done once the high watermark has risen, or the lead is over. Not to be cancelled."""
-        if self._led.lost is not None and not self._grown.done():
-            self._grown.set_result(None)
-        return self._grown
+        if self._grown is None:
+            self._grown = self._loop.create_future()
+        grown = self._grown
+        if self._led.lost is not None:
+            self._wake()
+        return grown
 
     def _wake(self) -> None:
-        grown, self._grown = self._grown, self._loop.create_future()
-        grown.set_result(None)
+        if self._grown is not None:
+            self._grown.set_result(None)
+            self._grown = None
 
     # --- removing -----------------------------------------------------------------------------------------------------
 
@@ -272,6 +276,10 @@ class LedPartition:
     def check_leads(self) -> None:
         """Raise :class:`RefusedError` if the lead is over, or may be."""
         self._led.check_leads()
+
+    def leads(self) -> bool:
+        """Whether the lead is not over, and cannot be."""
+        return self._led.leads()
 
     def _has_lost(self) -> None:
         self._wake()

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
 from octavo.gateway.codes import Code, RefusedError
-from octavo.gateway.leading.leaders import Leaders
+from octavo.gateway.leading.leaders import Leaders, PartitionKey
 from octavo.gateway.leading.partition import LedPartition
 from octavo.gateway.records.batch import BatchHeader, BatchLimits, checked_batch
 from octavo.gateway.service.needs import check_topic
@@ -34,6 +34,7 @@ class _Checked(NamedTuple):
 
     asked: PartitionBatch
     topic: Topic
+    key: PartitionKey
     batch: BatchHeader
 
 
@@ -57,13 +58,14 @@ class ProduceService:
         refused = _refusal_of(asked)
         if refused is not None:
             return [_refused(one, refused) for one in asked.batches]
-        checked = [self._check(request, one) for one in asked.batches]
-        partitions = {(one.topic, one.asked.partition) for one in checked if isinstance(one, _Checked)}
-        led = dict(zip(partitions, await self._leaders.get_all(partitions), strict=True))
+        now_ms = self._clock_ms()
+        checked = [self._check(request, one, now_ms) for one in asked.batches]
+        partitions = {one.key: (one.topic, one.asked.partition) for one in checked if isinstance(one, _Checked)}
+        led = dict(zip(partitions, await self._leaders.get_all(partitions.values()), strict=True))
+        now_ms = self._clock_ms()
         # No other request comes between: the batches of a partition are handed over in the order of the request.
         handed_over = [
-            one if isinstance(one, PartitionProduced) else _hand_over(one, led[one.topic, one.asked.partition])
-            for one in checked
+            one if isinstance(one, PartitionProduced) else _hand_over(one, led[one.key], now_ms) for one in checked
         ]
         waiting = [one for one in handed_over if isinstance(one, asyncio.Future)]
         if waiting:
@@ -76,12 +78,13 @@ class ProduceService:
             answers.append(answer)
         return answers
 
-    def _check(self, request: Request, asked: PartitionBatch) -> "_Checked | PartitionProduced":
+    def _check(self, request: Request, asked: PartitionBatch, now_ms: int) -> "_Checked | PartitionProduced":
         try:
             check_topic(request, asked.topic)
             topic = self._catalogue.partition(asked.topic, asked.partition)
             limits = BatchLimits(topic.settings.bytes_max, AHEAD_MS_MAX)
-            return _Checked(asked, topic, checked_batch(asked.batch, limits, self._clock_ms()))
+            batch = checked_batch(asked.batch, limits, now_ms)
+            return _Checked(asked, topic, PartitionKey(topic.topic_id, asked.partition), batch)
         except RefusedError as error:
             return _refused(asked, error)
 
@@ -98,17 +101,17 @@ def _refusal_of(asked: ProduceRequest) -> RefusedError | None:
     return None
 
 
-def _hand_over(checked: _Checked, led: LedPartition | RefusedError) -> _HandedOver:
+def _hand_over(checked: _Checked, led: LedPartition | RefusedError, now_ms: int) -> _HandedOver:
     try:
         if isinstance(led, RefusedError):
             return _refused(checked.asked, led)
-        return led.add(checked.asked.batch, checked.batch)
+        return led.add(checked.asked.batch, checked.batch, now_ms)
     except RefusedError as error:
         return _refused(checked.asked, error)
 
 
 def _answer_to(
-    checked: _Checked, handed_over: _HandedOver, led: dict[tuple[Topic, int], LedPartition | RefusedError]
+    checked: _Checked, handed_over: _HandedOver, led: dict[PartitionKey, LedPartition | RefusedError]
 ) -> PartitionProduced:
     if isinstance(handed_over, PartitionProduced):
         return handed_over
@@ -118,7 +121,7 @@ def _answer_to(
     error = handed_over.exception()
     if error is not None:
         return _refused(asked, error)
-    partition = led[checked.topic, asked.partition]
+    partition = led[checked.key]
     assert isinstance(partition, LedPartition), "the batch was handed over"
     start_offset = partition.start_offset
     return PartitionProduced(asked.topic, asked.partition, Code.NONE, handed_over.result(), start_offset)

@@ -20,6 +20,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public final class KafkaLoad {
     private static final int BROKERS = 3;
     private static final int BATCH_BYTES = 256 * 1024;
+    private static final int BATCHES_BYTES = 16 * 1024 * 1024;
     private static final int PAUSE_MILLISECONDS = 50;
 
     private static void createTopic(String servers, String name, int partitions, String kind) throws Exception {
@@ -39,8 +40,10 @@ public final class KafkaLoad {
         String topic = "load-" + System.nanoTime();
         createTopic(servers, topic, number, kind);
         // One request at a time: what comes meanwhile makes one batch, which is the fastest setting for many records.
+        // A batch takes its memory when it begins, and the producer has 32 MiB: send() would wait for those before it.
+        int batchBytes = Math.min(BATCH_BYTES, BATCHES_BYTES / number);
         KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(Map.of(
-                "bootstrap.servers", servers, "acks", "all", "linger.ms", "0", "batch.size", String.valueOf(BATCH_BYTES),
+                "bootstrap.servers", servers, "acks", "all", "linger.ms", "0", "batch.size", String.valueOf(batchBytes),
                 "max.in.flight.requests.per.connection", "1",
                 "key.serializer", ByteArraySerializer.class.getName(),
                 "value.serializer", ByteArraySerializer.class.getName()));
