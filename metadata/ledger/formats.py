@@ -10,3 +10,6 @@ LEDGER_FORMAT: Final = 1
 
 STREAM_FORMAT: Final = 2
 """Of streams."""
+
+ARCHIVED_STREAM_FORMAT: Final = 3
+"""Of streams of which some entries lie in objects (rule J4): bookies may have no copies of them."""

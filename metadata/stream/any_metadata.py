@@ -11,7 +11,7 @@ The models are loaded when the first ledger or stream is met: many commands neve
 from typing import TYPE_CHECKING
 
 from octavo.metadata.encoding import open_object
-from octavo.metadata.ledger.formats import LEDGER_FORMAT, STREAM_FORMAT
+from octavo.metadata.ledger.formats import ARCHIVED_STREAM_FORMAT, LEDGER_FORMAT
 from octavo.protocol.errors import LedgerKindError
 from octavo.protocol.ids import LedgerId
 
@@ -40,7 +40,7 @@ def decode_either(ledger_id: LedgerId, value: bytes) -> EitherMetadata:
 
     Raises :class:`MetadataError`, naming the ledger, when it is damaged, of another ledger, or of a newer format.
     """
-    format_number, fields = open_object(value, what=f"ledger {ledger_id}", format_max=STREAM_FORMAT)
+    format_number, fields = open_object(value, what=f"ledger {ledger_id}", format_max=ARCHIVED_STREAM_FORMAT)
     if format_number == LEDGER_FORMAT:
         from octavo.metadata.ledger.model import ledger_from
 

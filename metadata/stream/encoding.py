@@ -21,8 +21,9 @@ from octavo.metadata.encoding import (
     object_text,
     value_text,
 )
+from octavo.metadata.ledger.archive_word import ArchiveWords, words_from, words_text
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_from, stored_debt
-from octavo.metadata.ledger.formats import STREAM_FORMAT
+from octavo.metadata.ledger.formats import ARCHIVED_STREAM_FORMAT, STREAM_FORMAT
 from octavo.metadata.stream.fragment import Fragments
 from octavo.metadata.stream.model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.metadata.stream.page_reference import PageReference, Pages
@@ -59,7 +60,7 @@ def encode_stream(stream: StreamMetadata) -> bytes:
     texts = {name: value_text(value) for name, value in fields.items()}
     return encode_texts(
         {**texts, "fragments": fragments_text(stream.fragments), "stream": _encode_part(stream)},
-        format_number=STREAM_FORMAT,
+        format_number=STREAM_FORMAT if stream.archived_before is None else ARCHIVED_STREAM_FORMAT,
     )
 
 
@@ -77,6 +78,8 @@ def _encode_part(stream: StreamMetadata) -> str:
         fields["terms_skipped"] = stream.terms_skipped
     if stream.full_copies is not None:
         fields["full_copies"] = stream.full_copies.value
+    if stream.archived_before is not None:
+        fields["archived_before"] = stream.archived_before
     texts = {name: value_text(value) for name, value in fields.items()}
     if isinstance(stream.pages, Pages) and stream.pages:
         texts |= {"page_references": _pages_text(stream.pages), "start_entry_id": value_text(stream.start_entry_id)}
@@ -119,12 +122,14 @@ def decode_stream(ledger_id: LedgerId, value: bytes) -> StreamMetadata:
     Raises :class:`MetadataError`, naming the stream, when it is damaged, of another ledger, of a newer format, or a
     ledger with one writer.
     """
-    fields = decode_object(value, what=f"stream {ledger_id}", format_max=STREAM_FORMAT, format_min=STREAM_FORMAT)
+    fields = decode_object(
+        value, what=f"stream {ledger_id}", format_max=ARCHIVED_STREAM_FORMAT, format_min=STREAM_FORMAT
+    )
     return stream_from(ledger_id, fields)
 
 
 def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadata:
-    """The stream in decoded fields of :data:`STREAM_FORMAT`. Raises as :func:`decode_stream`."""
+    """The stream in decoded fields of a format of streams. Raises as :func:`decode_stream`."""
     what = f"stream {ledger_id}"
     reader = FieldReader(fields, what)
     if reader.get("ledger_id", int) != ledger_id:
@@ -133,6 +138,7 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
     custom = FieldReader(reader.get("custom_metadata", dict), what)
     last_entry_id = reader.optional("last_entry_id", int)
     start_entry_id = part.added_later("start_entry_id", int, None)
+    archived_before = part.added_later("archived_before", int, None)
     try:
         return StreamMetadata(
             ledger_id=ledger_id,
@@ -146,6 +152,7 @@ def stream_from(ledger_id: LedgerId, fields: Mapping[str, Any]) -> StreamMetadat
             pages=_pages_of(part.added_later("page_references", list, [])),
             revision=part.added_later("revision", int, 0),
             start_entry_id=None if start_entry_id is None else EntryId(start_entry_id),
+            archived_before=None if archived_before is None else EntryId(archived_before),
             last_entry_id=None if last_entry_id is None else EntryId(last_entry_id),
             length=reader.get("length", int),
             custom_metadata={key: custom.bytes_of(key) for key in reader.get("custom_metadata", dict)},
@@ -186,9 +193,11 @@ def fragment_text(fragment: StreamFragment) -> str:
     """The stored form of a fragment. Written out by hand, in the order of the names: most of the work of a takeover of
     a long stream is to encode its fragments."""
     debt = "" if fragment.debt is None else f'"debt":{value_text(stored_debt(fragment.debt))},'
+    archive = f'"archive":"{words_text(fragment.archive)}",' if fragment.archive else ""
     leader_term = f'"leader_term":{fragment.leader_term},' if fragment.leader_term else ""
+    bookies = ",".join(map(encode_text, fragment.bookies))
     text = (
-        f'{{"ack_quorum":{fragment.ack_quorum},"bookies":[{",".join(map(encode_text, fragment.bookies))}],{debt}'
+        f'{{"ack_quorum":{fragment.ack_quorum},{archive}"bookies":[{bookies}],{debt}'
         f'"first_entry_id":{fragment.first_entry_id},"first_position":{fragment.first_position},'
         f'"key":{fragment.key},{leader_term}"length_before":{fragment.length_before},'
         f'"opened_at_ms":{fragment.opened_at_ms},"write_quorum":{fragment.write_quorum}}}'
@@ -210,6 +219,7 @@ def decode_fragment(fields: object, what: str) -> StreamFragment:
         opened_at_ms=reader.get("opened_at_ms", int),
         leader_term=reader.added_later("leader_term", int, 0),
         debt=_debt(reader),
+        archive=_words(reader),
         unknown_fields=_unknown_fields(reader),
     )
 
@@ -238,6 +248,14 @@ def _debt(reader: FieldReader) -> Debt | None:
         return None
     try:
         return debt_from(reader.get("debt", list))
+    except ValueError as error:
+        raise reader.damaged(str(error)) from error
+
+
+def _words(reader: FieldReader) -> ArchiveWords:
+    stored = reader.added_later("archive", str, None)
+    try:
+        return () if stored is None else words_from(stored)
     except ValueError as error:
         raise reader.damaged(str(error)) from error
 

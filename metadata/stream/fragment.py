@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Self
 
 from octavo.metadata.encoding import NO_FIELDS
+from octavo.metadata.ledger.archive_word import ArchiveWords, words_problem
 from octavo.metadata.ledger.checks import quorum_problem
 from octavo.metadata.ledger.debts import Debt
 from octavo.protocol.entries import Digest
@@ -50,6 +51,8 @@ class StreamFragment:
     debt: Debt | None = None
     """Places whose entries may have fewer copies than the write quorum (rule I9). None: not recorded
     (:mod:`octavo.metadata.ledger.debts`)."""
+    archive: ArchiveWords = ()
+    """The objects that hold its entries (rule J4); none: they are on bookies only."""
     unknown_fields: Mapping[str, Any] = field(default_factory=lambda: NO_FIELDS, compare=False, repr=False)
     """Stored fields that this version does not know, as decoded JSON: kept as long as the fragment is kept."""
 
@@ -145,7 +148,18 @@ def _fragment_problem(fragment: StreamFragment) -> str | None:
         return f": {problem}"
     if len(set(bookies)) != len(bookies):
         return f": its ensemble must be distinct bookies, not {list(bookies)}"
-    return None
+    problem = words_problem(fragment.archive) if fragment.archive else None
+    return None if problem is None else f": {problem}"
+
+
+def check_archived(fragments: Iterable[StreamFragment], archived_before: int | None) -> None:
+    """Check that no fragment from this place on has words (rule J4). Raises ValueError."""
+    stop = -1 if archived_before is None else archived_before
+    for fragment in fragments:
+        if fragment.archive and fragment.first_entry_id >= stop:
+            raise ValueError(
+                f"the fragment from position {fragment.first_position} has words, but lies behind the archived front"
+            )
 
 
 def following_problem(one: StreamFragment, following: StreamFragment) -> str | None:

@@ -8,7 +8,7 @@ opens the stream verifies all of it. Nothing may be decided or changed by a glan
 from typing import Any, Final, NamedTuple
 
 from octavo.metadata.encoding import FieldReader, open_object
-from octavo.metadata.ledger.formats import STREAM_FORMAT
+from octavo.metadata.ledger.formats import ARCHIVED_STREAM_FORMAT, STREAM_FORMAT
 from octavo.metadata.stream.states import StreamState
 from octavo.protocol.errors import LedgerKindError
 from octavo.protocol.ids import LedgerId
@@ -44,8 +44,8 @@ def glance_at_stream(ledger_id: LedgerId, value: bytes) -> StreamGlance:
     :class:`LedgerKindError` for a ledger with one writer.
     """
     what = f"ledger {ledger_id}"
-    format_number, fields = open_object(value, what=what, format_max=STREAM_FORMAT)
-    if format_number != STREAM_FORMAT:
+    format_number, fields = open_object(value, what=what, format_max=ARCHIVED_STREAM_FORMAT)
+    if format_number < STREAM_FORMAT:
         raise LedgerKindError(f"ledger {ledger_id} is no stream: it has one writer")
     reader = FieldReader(fields, what)
     if reader.get("ledger_id", int) != ledger_id:

@@ -40,7 +40,7 @@ from octavo.metadata.ledger.checks import WRITER_TOKEN_CHARACTERS_MAX, notes_pro
 from octavo.metadata.ledger.debts import Debt, FullCopies, debt_in_range
 from octavo.metadata.ledger.stored import SettledRange, StoredKind
 from octavo.metadata.ledger.term import StoredFragment, Term
-from octavo.metadata.stream.fragment import Fragments, StreamFragment, StreamKey, followed, position_in
+from octavo.metadata.stream.fragment import Fragments, StreamFragment, StreamKey, check_archived, followed, position_in
 from octavo.metadata.stream.page_reference import PageReference, Pages, check_after_page
 from octavo.metadata.stream.states import StreamState
 from octavo.metadata.stream.terms import TERM_STATES, term_from
@@ -79,6 +79,9 @@ class StreamMetadata:
     """How often pages have been named. Each change that names one raises it (rule U2)."""
     start_entry_id: EntryId | None = None
     """The place of :attr:`start` while there are pages; None otherwise, when the fragments tell."""
+    archived_before: EntryId | None = None
+    """The end of the archived front (rule J4): a fragment that begins there or above has no words. None: nothing was
+    ever archived. Truncation does not change it."""
     last_entry_id: EntryId | None = None
     """The place at which the current term ends, at rest and when closed; None otherwise. It lies one below the first
     place of the last fragment when that fragment is empty."""
@@ -526,6 +529,7 @@ class StreamMetadata:
             raise self._wrong("it needs a fragment")
         try:
             fragments = self.fragments if isinstance(self.fragments, Fragments) else Fragments(self.fragments)
+            check_archived(fragments, self.archived_before)
         except ValueError as error:
             raise self._wrong(str(error)) from None
         object.__setattr__(self, "fragments", fragments)

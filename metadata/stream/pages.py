@@ -29,6 +29,8 @@ from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
 
 FORMAT: Final = 1
+ARCHIVED_FORMAT: Final = 2
+"""Of a page with fragments whose entries lie in objects (rule J4)."""
 
 PAGES_PREFIX: Final = "stream/"
 """What the documents of all pages start with."""
@@ -148,14 +150,15 @@ def make_page(stream: StreamMetadata, fragments: Sequence[StreamFragment], follo
 
 def _encode(stream: StreamMetadata, fragments: Sequence[StreamFragment]) -> bytes:
     texts = {"ledger_id": str(stream.ledger_id), "fragments": fragments_text(fragments)}
-    return encode_texts(texts, format_number=FORMAT)
+    archived = any(fragment.archive for fragment in fragments)
+    return encode_texts(texts, format_number=ARCHIVED_FORMAT if archived else FORMAT)
 
 
 def decode_page(stream: StreamMetadata, page: PageReference, value: bytes) -> StreamMetadata:
     """The stored page as a :func:`page_part` of the stream, the whole of it. Raises :class:`MetadataError` when it is
     damaged, or not what the root says."""
     what = _what(stream, page)
-    reader = FieldReader(decode_object(value, what=what, format_max=FORMAT), what)
+    reader = FieldReader(decode_object(value, what=what, format_max=ARCHIVED_FORMAT), what)
     check_page(stream, page, value)
     if reader.get("ledger_id", int) != stream.ledger_id:
         raise reader.damaged(f"it is of ledger {reader.get('ledger_id', int)}")
@@ -188,12 +191,15 @@ def extended_page(
     decoded or encoded again, which would take tens of milliseconds; what is truncated of it stays with it. None if it
     would have too many fragments, or if the page is not of the form that this version writes."""
     count = page.fragments + len(moved)
-    before, behind = b'","format":%d,"fragments":[' % FORMAT, b'],"ledger_id":%d}' % stream.ledger_id
+    # Fragments with words lie at the front of a stream: those behind a page without any have none.
+    number = ARCHIVED_FORMAT if b'","format":%d,' % ARCHIVED_FORMAT in value[: _CHECKSUM_BYTES + 16] else FORMAT
+    assert number == ARCHIVED_FORMAT or not moved[0].archive
+    before, behind = b'","format":%d,"fragments":[' % number, b'],"ledger_id":%d}' % stream.ledger_id
     checksum, found, rest = value.partition(before)
     if count > PAGE_FRAGMENTS_MAX or len(checksum) != _CHECKSUM_BYTES or not found or not rest.endswith(behind):
         return None
     kept, added = rest.removesuffix(behind).decode("ascii"), ",".join(map(fragment_text, moved))
-    extended = with_checksum("", f'"format":{FORMAT},"fragments":[{kept},{added}],"ledger_id":{stream.ledger_id}')
+    extended = with_checksum("", f'"format":{number},"fragments":[{kept},{added}],"ledger_id":{stream.ledger_id}')
     last = moved[-1]
     reference = replace(
         page,

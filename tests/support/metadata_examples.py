@@ -56,6 +56,13 @@ from octavo.gateway.topics.document import Topic, decode_topic
 from octavo.gateway.topics.producer_ids import decode_counter, encode_counter
 from octavo.gateway.topics.settings import TopicRetention, TopicSettings
 from octavo.metadata.clocks.proven_time import BootTime, Disagreement, Moment, ProvenTime
+from octavo.metadata.cluster.object_stores import (
+    ObjectStoreEntry,
+    StoreState,
+    decode_stores,
+    encode_stores,
+    make_stores,
+)
 from octavo.metadata.cluster.principals import Principal, Principals, decode_principals, encode_principals
 from octavo.metadata.cluster.registration import (
     BookieRegistration,
@@ -67,9 +74,11 @@ from octavo.metadata.cluster.registration import (
     encode_registration,
 )
 from octavo.metadata.cluster.repair_states import BookieCondition, Condition, RepairStates, decode_states, encode_states
+from octavo.metadata.ledger.archive_word import ArchiveWord
 from octavo.metadata.ledger.debts import Debt, FullCopies
 from octavo.metadata.ledger.model import Fragment, LedgerMetadata, LedgerState, SyncMode, decode_ledger, encode_ledger
 from octavo.metadata.stream.any_metadata import decode_either, encode_either
+from octavo.metadata.stream.archived import FragmentWords, archived_page
 from octavo.metadata.stream.encoding import decode_stream, encode_stream
 from octavo.metadata.stream.model import StreamFragment, StreamKey, StreamMetadata, StreamState
 from octavo.metadata.stream.page_reference import Pages
@@ -217,6 +226,22 @@ _BEFORE_PAGING: Final = replace(
 PAGE: Final = make_page(_BEFORE_PAGING, _OLD_FRAGMENTS, _TAIL[0])
 PAGED_STREAM: Final = replace(
     _BEFORE_PAGING, fragments=_TAIL, pages=Pages([PAGE.reference]), revision=1, start=5, start_entry_id=place(2, 5)
+)
+_WORD: Final = ArchiveWord(1, bytes(range(16)), place(2, 0), place(2, 39), 5000, bytes(range(32)))
+_ARCHIVED: Final = archived_page(
+    PAGED_STREAM,
+    PAGE.reference,
+    decode_page(PAGED_STREAM, PAGE.reference, PAGE.value),
+    [FragmentWords(place(2, 0), place(2, 9), (_WORD,)), FragmentWords(place(2, 10), place(2, 39), (_WORD,))],
+)
+ARCHIVED_PAGE: Final = _ARCHIVED[0]
+ARCHIVED_STREAM: Final = replace(
+    PAGED_STREAM.with_pages({PAGE.reference: ARCHIVED_PAGE.reference}),
+    fragments=(
+        replace(_TAIL[0], archive=(_WORD._replace(first=place(2, 40), last=place(2, 69), object_bytes=3000),)),
+        _TAIL[1],
+    ),
+    archived_before=place(3, 0),
 )
 
 
@@ -413,11 +438,19 @@ EXAMPLES: Final[dict[str, Example]] = {
     "ledger": Example(LEDGER, encode_ledger, lambda value: decode_ledger(LedgerId(9), value)),
     "closed-ledger": Example(CLOSED_LEDGER, encode_either, lambda value: decode_either(LedgerId(9), value)),
     "stream": Example(STREAM, encode_either, lambda value: decode_either(LedgerId(12), value)),
+    "archived-stream": Example(ARCHIVED_STREAM, encode_stream, lambda value: decode_stream(LedgerId(12), value)),
     "paged-stream": Example(PAGED_STREAM, encode_stream, lambda value: decode_stream(LedgerId(12), value)),
     "stream-page": Example(
         _OLD_FRAGMENTS,
         lambda fragments: make_page(_BEFORE_PAGING, fragments, _TAIL[0]).value,
         lambda value: tuple(decode_page(PAGED_STREAM, replace(PAGE.reference, token=token_of(value)), value).fragments),
+    ),
+    "archived-stream-page": Example(
+        tuple(decode_page(ARCHIVED_STREAM, ARCHIVED_PAGE.reference, ARCHIVED_PAGE.value).fragments),
+        lambda fragments: make_page(_BEFORE_PAGING, fragments, _TAIL[0]).value,
+        lambda value: tuple(
+            decode_page(ARCHIVED_STREAM, replace(ARCHIVED_PAGE.reference, token=token_of(value)), value).fragments
+        ),
     ),
     "chain": Example(CHAIN, LogDocument.encode, lambda value: decode_log(value, "orders/eu")),
     "chain-page": Example(_SEGMENTS, encode_page, lambda value: decode_segments(value, "example")),
@@ -454,6 +487,16 @@ EXAMPLES: Final[dict[str, Example]] = {
     "accepted-loss": Example(LOSS, AcceptedLoss.encode, lambda value: AcceptedLoss.decode(value, "example")),
     "clock": Example(WAITS, Waits.encode, decode_waits),
     "release": Example(Release(0, 1), encode_release, decode_release),
+    "object-stores": Example(
+        make_stores(
+            [
+                ObjectStoreEntry(1, "s3://entries/octavo", StoreState.READ_ONLY, b"first"),
+                ObjectStoreEntry(2, "s3://more-entries/octavo", StoreState.ACTIVE, b"first"),
+            ]
+        ),
+        encode_stores,
+        decode_stores,
+    ),
     "garbage-hold": Example(GarbageHold("restored from a dump", CREATED_AT), encode_hold, decode_hold),
     "principals": Example(PRINCIPALS, encode_principals, decode_principals),
     "principals-of-gateways": Example(PRINCIPALS_OF_GATEWAYS, encode_principals, decode_principals),

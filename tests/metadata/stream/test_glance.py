@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from octavo.client.log.stream.status import known_stop_of_stream
 from octavo.metadata.encoding import decode_object, encode_object
-from octavo.metadata.ledger.formats import STREAM_FORMAT
+from octavo.metadata.ledger.formats import ARCHIVED_STREAM_FORMAT, STREAM_FORMAT
 from octavo.metadata.ledger.model import encode_ledger
 from octavo.metadata.stream.encoding import decode_stream, encode_stream
 from octavo.metadata.stream.glance import StreamGlance, glance_at_stream
@@ -103,7 +103,7 @@ def test_a_wrong_checksum_a_newer_format_and_a_ledger_are_refused() -> None:
     with pytest.raises(MetadataError, match="checksum"):
         glance_at_stream(ENDED.ledger_id, value.replace(b'"length":', b'"length":1'))
     with pytest.raises(MetadataError, match="upgrade"):
-        glance_at_stream(ENDED.ledger_id, encode_object(stored(ENDED), format_number=STREAM_FORMAT + 1))
+        glance_at_stream(ENDED.ledger_id, encode_object(stored(ENDED), format_number=ARCHIVED_STREAM_FORMAT + 1))
     with pytest.raises(LedgerKindError, match="ledger 7 is no stream"):
         glance_at_stream(ENDED.ledger_id, encode_ledger(open_ledger(LedgerId(7))))
 

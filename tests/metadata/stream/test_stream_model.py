@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from octavo.metadata.encoding import decode_object, encode_object
 from octavo.metadata.ledger.debts import NO_DEBT, Debt, FullCopies
-from octavo.metadata.ledger.formats import STREAM_FORMAT
+from octavo.metadata.ledger.formats import ARCHIVED_STREAM_FORMAT, STREAM_FORMAT
 from octavo.metadata.ledger.model import decode_ledger, encode_ledger
 from octavo.metadata.stream.encoding import decode_stream, encode_stream
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
@@ -256,8 +256,8 @@ def test_a_stream_is_no_ledger_with_one_writer_and_the_other_way_round() -> None
         decode_stream(SEVEN, encode_ledger(open_ledger(7)))
     with pytest.raises(MetadataError, match="those of ledger 7"):
         decode_stream(LedgerId(8), encode_stream(STREAM))
-    newer = encode_object(stored_fields(STREAM), format_number=STREAM_FORMAT + 1)
-    with pytest.raises(MetadataError, match="format 3"):
+    newer = encode_object(stored_fields(STREAM), format_number=ARCHIVED_STREAM_FORMAT + 1)
+    with pytest.raises(MetadataError, match="format 4"):
         decode_stream(SEVEN, newer)
     older = encode_object(stored_fields(STREAM), format_number=1)
     with pytest.raises(MetadataError, match="format 1"):
