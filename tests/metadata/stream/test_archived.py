@@ -268,6 +268,13 @@ def test_pages_are_archived_one_after_another_and_then_the_tail() -> None:
     assert archived(stream, 0, 2).archived_before == stream.fragments[2].first_entry_id
 
 
+def test_nothing_behind_a_page_is_archived_before_it() -> None:
+    assert next_to_archive(ROOT, part_of(ROOT, 1, PAGES[1]), is_first=False) is None
+    with pytest.raises(InvalidArgumentError, match="does not follow"):
+        archive_page(ROOT, 1, PAGES[1], 0, 2)
+    assert "does not follow" in refusal(ArchiveTail(words_of(ROOT, 0, 2)).decide(ROOT))
+
+
 def test_a_page_that_repair_has_replaced_meanwhile_is_archived_anew() -> None:
     part = part_of(ROOT, 0, PAGES[0])
     _, change = archived_page(ROOT, ROOT.pages[0], part, words_of(part, 0, 4))
