@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
 
 
 class LocalWindow(NamedTuple):
-    """What stays on the disks of bookies. None: that measure moves nothing; with both None nothing is moved."""
+    """The entries that stay on the disks of bookies, by age and by bytes. None: that measure moves nothing; with both None nothing is moved."""
 
     seconds: float | None = None
     bytes: int | None = None
@@ -59,7 +59,7 @@ class Waiting(enum.Enum):
 
 
 class Choice(NamedTuple):
-    """What to move now."""
+    """The objects to make now, and why there are no more."""
 
     objects: tuple[tuple[IdRange, ...], ...]
     """The ranges of each object, in order. Objects that share a range lie one after another."""
@@ -145,7 +145,7 @@ class _Group:
     def choice(
         self, objects: list[tuple[IdRange, ...]], waiting: Waiting, waiting_at: int | None, problem: str | None = None
     ) -> Choice:
-        """What has been chosen, with these ranges if they are enough for an object."""
+        """The objects chosen so far, with these ranges if they are enough for an object."""
         if self.size >= self._limits.bytes_min:
             objects += self.taken()
         elif self._ranges and problem is None:

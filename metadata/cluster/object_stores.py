@@ -21,7 +21,7 @@ URL_CHARACTERS_MAX: Final = 1000
 
 
 class StoreState(enum.Enum):
-    """What bookies do with a store."""
+    """Whether entries are moved into a store."""
 
     ACTIVE = "active"
     """Entries are moved into it, and read."""
