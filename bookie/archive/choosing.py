@@ -42,7 +42,10 @@ class Candidate(NamedTuple):
 
 
 class LocalWindow(NamedTuple):
-    """The entries that stay on the disks of bookies, by age and by bytes. None: that measure moves nothing; with both None nothing is moved."""
+    """The entries that stay on the disks of bookies, by age and by bytes.
+
+    None: that measure moves nothing; with both None nothing is moved.
+    """
 
     seconds: float | None = None
     bytes: int | None = None
