@@ -230,6 +230,11 @@ COPIES_DROPPED = _counter(
     "octavo_bookie_copies_dropped_total",
     "Ledgers whose copies were given up because other bookies have taken this one's slot",
 )
+ENTRIES_RELIEVED = _counter(
+    "octavo_bookie_relieved_entries_total",
+    "Entries of streams that were given up because other bookies have taken this one's slot",
+)
+RELIEVED_BYTES = _counter("octavo_bookie_relieved_bytes_total", "Bytes of these entries; compaction frees their space")
 REPAIR_AUDITOR = _gauge("octavo_bookie_repair_auditor", "1 while the bookie is the auditor of the cluster, otherwise 0")
 REPAIR_LEDGERS = _gauge(
     "octavo_bookie_repair_ledgers",

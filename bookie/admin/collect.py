@@ -157,6 +157,9 @@ def _repair(ready: ReadyBookie) -> Iterator[Sample]:
     yield Sample(table.REPAIR_READS, reads.reads)
     yield Sample(table.REPAIR_READ_BYTES, reads.bytes_read)
     yield Sample(table.COPIES_DROPPED, ready.upkeep.copies_dropped)
+    relieved = ready.upkeep.relieved
+    yield Sample(table.ENTRIES_RELIEVED, 0 if relieved is None else relieved.entries)
+    yield Sample(table.RELIEVED_BYTES, 0 if relieved is None else relieved.bytes)
     for metric, fact in (
         (table.REPAIR_ENTRIES_COPIED, "repair_entries_copied"),
         (table.REPAIR_COPIED_BYTES, "repair_bytes_copied"),

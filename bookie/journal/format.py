@@ -99,6 +99,8 @@ class RecordKind(enum.IntEnum):
     remember a FENCE without its term."""
     TRIM = 10
     """What a stream's truncation has left below an id is no longer kept (rule U5)."""
+    RELIEF = 11
+    """What is not held below an id may have been given up, and is not denied (rule C11)."""
 
 
 class JournalPosition(NamedTuple):

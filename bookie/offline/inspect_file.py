@@ -29,6 +29,7 @@ from octavo.bookie.storage.ledger_state import (
     decode_fenced_term,
     decode_first_kept,
     decode_ledger_record,
+    decode_relieved_below,
 )
 from octavo.bookie.storage.manifest import EVERY_LEDGER, decode_manifest
 from octavo.bookie.storage.manifest import MAGIC as MANIFEST_MAGIC
@@ -227,6 +228,7 @@ def _state(state: LedgerState) -> str:
             ("private", state.private),
             ("known to be public", state.public),
             (f"trimmed below entry {state.first_kept}", state.first_kept > 0),
+            (f"may have given up entries below {state.relieved_below}", state.relieved_below > 0),
         )
         if true
     ]
@@ -293,4 +295,6 @@ def _record(record: Record) -> str:
         name, detail = "FENCE", f" up to term {decode_fenced_term(rest)}"
     elif kind is RecordKind.TRIM:
         detail = f" below entry {decode_first_kept(rest)}"
+    elif kind is RecordKind.RELIEF:
+        detail = f" below entry {decode_relieved_below(rest)}"
     return f"{place} {name} ledger {ledger_id}{detail}"

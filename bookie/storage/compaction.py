@@ -19,7 +19,7 @@ which of its entries are live (BookKeeper issue 4607): its bytes may be the last
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -58,7 +58,7 @@ class LogShare(NamedTuple):
     """Of the entries in it. Fillers are neither live nor reclaimed: a log would be copied again and again for them."""
     live_bytes: int
     live_ledgers: tuple[int, ...]
-    """Ascending."""
+    """That may have something live in it, ascending."""
 
     @property
     def live_share(self) -> float:
@@ -77,6 +77,13 @@ class CompactionResult(NamedTuple):
     """There were more logs to compact and no space to copy into."""
 
 
+class _Live(NamedTuple):
+    """What was live of a ledger when that was counted, in the logs that were finished."""
+
+    logs: frozenset[int]
+    bytes: Mapping[int, int] | None
+
+
 class _DamagedError(Exception):
     """The log must be kept."""
 
@@ -84,7 +91,8 @@ class _DamagedError(Exception):
 class Compactor:
     """Compacts finished logs, one at a time. ``unfinished`` returns the logs that flushes still write, ``highest``
     an id above which nothing of a ledger is held, ``first_kept`` the id below which it is durably trimmed; ``upkeep``
-    excludes merges, which would replace the parts that were asked."""
+    excludes merges, which would replace the parts that were asked. ``relieved_below`` returns the id below which ranges
+    of a ledger may have been given up."""
 
     def __init__(
         self,
@@ -100,6 +108,7 @@ class Compactor:
         unfinished: Callable[[], set[int]],
         highest: Callable[[int], int | None],
         first_kept: Callable[[int], int],
+        relieved_below: Callable[[int], int],
     ) -> None:
         self._logs = logs
         self._index = index
@@ -112,6 +121,9 @@ class Compactor:
         self._unfinished = unfinished
         self._highest = highest
         self._first_kept = first_kept
+        self._relieved_below = relieved_below
+        self._relieved: dict[int, _Live] = {}
+        """Of ledgers of which ranges were given up, as long as no more is."""
         self._kept: set[int] = set()
         self._running = asyncio.Lock()
         self.logs_removed = 0
@@ -128,6 +140,7 @@ class Compactor:
     async def shares(self, limiter: RateLimiter) -> list[LogShare]:
         """Every finished log whose totals can be read, by log id. Totals read from disk count against the rate."""
         busy = self._unfinished() | {writer.log_id for writer in self._stream.unfinished}
+        finished = self._keeper.log_sizes.keys() - busy
         found = []
         for log_id, size in sorted(self._keeper.log_sizes.items()):
             if log_id in busy or log_id in self._kept:
@@ -143,9 +156,31 @@ class Compactor:
                 if not self._is_gone(ledger_id) and total.is_live(self._first_kept(ledger_id))
             }
             entry_bytes = sum(total.bytes for total in totals.values())
-            found.append(LogShare(log_id, size, entry_bytes, sum(live.values()), tuple(sorted(live))))
+            live_bytes = await self._live_bytes(log_id, live, finished)
+            found.append(LogShare(log_id, size, entry_bytes, live_bytes, tuple(sorted(live))))
             await limiter.take(16 * len(totals))
         return found
+
+    def relieved(self, ledger_ids: Iterable[int]) -> None:
+        """Ranges of these ledgers have been given up: what is live of them is counted again."""
+        for ledger_id in ledger_ids:
+            self._relieved.pop(ledger_id, None)
+
+    async def _live_bytes(self, log_id: int, totals: Mapping[int, int], finished: Collection[int]) -> int:
+        """How much of these bytes by ledger is live, as far as is known: totals do not tell what is garbage because it
+        lay in ranges that were given up (rule C11). Only the index tells whether a log has nothing live in it."""
+        live = 0
+        for ledger_id, size in totals.items():
+            if self._relieved_below(ledger_id):
+                known = self._relieved.get(ledger_id)
+                if known is None:
+                    sizes = await self._reader.bytes_by_log(ledger_id, self._highest(ledger_id) or 0)
+                    # Of logs that are still written the share is not known yet.
+                    known = self._relieved[ledger_id] = _Live(frozenset(finished if sizes is not None else ()), sizes)
+                if log_id in known.logs:
+                    size = min(size, (known.bytes or {}).get(log_id, 0))  # noqa: PLW2901
+            live += size
+        return live
 
     async def compact(self, live_share_below: float, limiter: RateLimiter) -> CompactionResult:
         """Compact every finished log with a lower live share, emptiest first. Raises OSError other than for a full

@@ -1,9 +1,10 @@
 """Keeps the number of index parts small, and removes from them what is garbage: the runs of deleted and dropped
-ledgers, and what streams have been trimmed of. One change at a time."""
+ledgers, what streams have been trimmed of, and ranges that are given up. One change at a time."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import structlog
 from octavo.bookie.disk.filesystem import is_disk_full
@@ -72,6 +73,29 @@ class IndexMerger:
                         return False
         return True
 
+    @contextlib.asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Inside the block no part is merged or compacted but by :meth:`purge_ranges`; checkpoints add parts."""
+        async with self._upkeep:
+            yield
+
+    async def purge_ranges(self, without: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
+        """Write every part again that has ids of these intervals, without them, the oldest first: what is removed of a
+        newer part must not uncover the copy that it replaced. Inside :meth:`changing`. False when one of them could not
+        be written: the disk is full, which is not waited for, or the part is damaged. Raises as :meth:`merge`."""
+        for part in self._index.parts:
+            if await self._has_any(part, without) and not await self._rewrite([part], without, waits=False):
+                return False
+        return True
+
+    async def _has_any(self, part: Part, without: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
+        for ledger_id, intervals in without.items():
+            for first, last in intervals:
+                found = await self._index.first_id([part], ledger_id, first)
+                if found is not None and found <= last:
+                    return True
+        return False
+
     async def _is_full_of_garbage(self, part: Part) -> bool:
         runs = garbage = first_kept = 0
         current = -1
@@ -88,13 +112,20 @@ class IndexMerger:
             return False
         return garbage > runs * GARBAGE_SHARE_MAX
 
-    async def _rewrite(self, old: Sequence[Part]) -> bool:
+    async def _rewrite(
+        self,
+        old: Sequence[Part],
+        without: Mapping[int, Sequence[tuple[int, int]]] = MappingProxyType({}),
+        *,
+        waits: bool = True,
+    ) -> bool:
+        """``waits``: for free space for the manifest; otherwise a full disk leaves everything as it was."""
         if any(part.part_id in self._unmergeable for part in old):
             return False
         try:
             writer = await self._index.new_part(self._keeper.new_part_id())
             try:
-                merged = await merge_parts(old, writer, self._is_gone, self._first_kept)
+                merged = await merge_parts(old, writer, self._is_gone, self._first_kept, without)
             except BaseException:  # cancelled or failed: no manifest names the part
                 with contextlib.suppress(OSError):
                     await writer.abandon()
@@ -110,10 +141,13 @@ class IndexMerger:
             log.warning("index parts not merged: the disk is full", reason=str(error))
             return False
         try:
-            await self._keeper.replace_parts(old, merged)
-        except BaseException:
+            await self._keeper.replace_parts(old, merged, waits=waits)
+        except BaseException as error:
             if merged not in self._index.parts:
                 await merged.retire()
+            if not waits and isinstance(error, OSError) and is_disk_full(error):
+                log.warning("index part not written again: the disk is full", reason=str(error))
+                return False
             raise
         self.merges += 1
         self.bytes_written += merged.size

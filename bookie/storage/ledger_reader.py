@@ -41,15 +41,15 @@ class LedgerReader:
     ) -> ReadResult:
         """Entries of ``first..last`` whose id modulo ``stripe[0]`` is among ``stripe[1]``, up to either limit, but
         one at least if one is found. Ids that damage or an I/O error hides are unknown, never absent (rule R2), and
-        so is every missing id of which a bookie in doubt is unsure (rules B4 and D2), that it has dropped (rule C8), or
-        that it has trimmed (rule U5)."""
+        so is every missing id of which a bookie in doubt is unsure (rules B4 and D2), that it has dropped (rule C8) or
+        given up (rule C11), or that it has trimmed (rule U5)."""
         ledger = self._not_deleted(ledger_id)
         kept = max(first, ledger.first_kept)
         if kept > last:
             return ReadResult(first, last, [], [(first, last)])
         if ledger.dropped:
-            unsure = self._not_denied(ledger)
-            result = ReadResult(kept, last, [], _common((kept, last), unsure) if unsure is not None else [])
+            unknown = [part for unsure in self._not_denied(ledger) for part in _common((kept, last), unsure)]
+            result = ReadResult(kept, last, [], unknown)
         else:
             result = await self._entries.read(
                 ledger_id, kept, last, highest=_highest(ledger), stripe=stripe,
@@ -66,12 +66,12 @@ class LedgerReader:
         them, and for ids that have been trimmed; :class:`BookieInDoubtError` for a ledger in doubt. The ids left out
         would be negatives."""
         ledger = self._not_deleted(ledger_id)
-        self._check_lists(ledger)
+        self._check_lists(ledger, first)
         highest = _highest(ledger)
         found: list[tuple[int, int]] = []
         if highest is not None:
             found = await self._entries.ranges(ledger_id, first, min(last, highest), ranges_max=ranges_max)
-        self._check_lists(self._not_deleted(ledger_id))  # it may have been dropped meanwhile
+        self._check_lists(self._not_deleted(ledger_id), first)  # something may have been given up meanwhile
         first_kept = self.first_kept(ledger_id)
         if first < first_kept:
             raise BookieStorageError(
@@ -81,9 +81,15 @@ class LedgerReader:
             )
         return found
 
-    def _check_lists(self, ledger: LedgerState) -> None:
-        """Raises :class:`BookieInDoubtError` if a list would deny what the bookie must not deny."""
-        if self._not_denied(ledger) is not None:
+    def _check_lists(self, ledger: LedgerState, first: int) -> None:
+        """Raises :class:`BookieInDoubtError` if a list from ``first`` on would deny what the bookie must not deny."""
+        if first < ledger.relieved_below:
+            raise BookieInDoubtError(
+                f"ledger {ledger.ledger_id}: this bookie has given up entries below {ledger.relieved_below} that other "
+                "bookies hold, so it cannot list those it holds",
+                may_have_happened=False,
+            )
+        if not self.may_deny() or self._unsure(ledger) is not None:
             raise BookieInDoubtError(
                 f"ledger {ledger.ledger_id}: this bookie may have lost entries of it, so it cannot list those it holds",
                 may_have_happened=False,
@@ -92,11 +98,12 @@ class LedgerReader:
     async def missing(
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
     ) -> Holdings:
-        """Which ids of ``first..last`` in the stripe are not held, by the index; what may have been lost here, or was
-        dropped, is unknown (rules R2, D2 and C8)."""
+        """Which ids of ``first..last`` in the stripe are not held, by the index; what may have been lost here, was
+        dropped or was given up, is unknown (rules R2, D2, C8 and C11)."""
         holdings = await self.not_held(ledger_id, first, last, stripe=stripe)
-        unsure = self._not_denied(self._not_deleted(ledger_id))
-        return holdings if unsure is None else _with_doubt(holdings, *unsure)
+        for unsure in self._not_denied(self._not_deleted(ledger_id)):
+            holdings = _with_doubt(holdings, *unsure)
+        return holdings
 
     async def not_held(
         self, ledger_id: LedgerId, first: int, last: int, *, stripe: tuple[int, Sequence[int]] = (1, (0,))
@@ -121,6 +128,13 @@ class LedgerReader:
             return Holdings(last, (), ())
         holdings = await self._entries.verified(ledger_id, kept, last, highest=_highest(ledger), stripe=stripe)
         return _holdings_from(holdings, self.first_kept(ledger_id))
+
+    async def holds_any(self, ledger_id: LedgerId, first: int, last: int) -> bool:
+        """Whether one of these ids may be held, by the index."""
+        ledger = self._not_deleted(ledger_id)
+        highest = _highest(ledger)
+        first = max(first, ledger.first_kept)
+        return highest is not None and first <= highest and await self._entries.holds_any(ledger_id, first, last)
 
     async def amount_below(self, ledger_id: LedgerId, stop: int) -> Amount:
         """How much a trim to ``stop`` would leave nothing of: what is held below it and was not trimmed before."""
@@ -186,9 +200,17 @@ class LedgerReader:
         :class:`NoSuchLedgerError`."""
         return self._ledgers.privacy_is_lost(self._not_deleted(ledger_id))
 
-    def _not_denied(self, ledger: LedgerState) -> tuple[int, int] | None:
-        """As :meth:`_unsure`; every id while the bookie may deny none."""
-        return self._unsure(ledger) if self.may_deny() else (0, ID_LAST)
+    def _not_denied(self, ledger: LedgerState) -> list[tuple[int, int]]:
+        """The intervals of ids of which this bookie denies none, in order and apart: what it is unsure of, what it may
+        have given up (rule C11), every id while it may deny none."""
+        if not self.may_deny():
+            return [(0, ID_LAST)]
+        unsure, below = self._unsure(ledger), ledger.relieved_below
+        if not below:
+            return [] if unsure is None else [unsure]
+        if unsure is None:
+            return [(0, below - 1)]
+        return [(0, max(below - 1, unsure[1]))] if unsure[0] <= below else [(0, below - 1), unsure]
 
     def _unsure(self, ledger: LedgerState) -> tuple[int, int] | None:
         """The interval of ids of which this bookie denies none, because it may have held them (rules D2 and C8); None:

@@ -3,8 +3,9 @@
 A state is one byte of flags (1 fenced, 2 has a key, 4 deleted, 8 in doubt, 16 dropped,
 32 private, 64 trimmed, 128 known to be public), the term up to which it is fenced u32, highest held entry
 id plus one u64, highest LAC known plus one u64, length of the key u8, key, length of the sealed explicit LAC u8, that
-LAC; if trimmed, the first id kept u64. The same bytes are in index parts; the journal's records about ledgers are at
-the end of this module.
+LAC; if entries were given up, the id below which they lay u64; if trimmed, the first id kept u64. No flag says that
+entries were given up: what follows the LAC is eight bytes longer. The same bytes are in index parts; the journal's
+records about ledgers are at the end of this module.
 
 ``highest`` and ``last_add_confirmed`` could be found by reading; they are kept so that an add or a fence of a ledger
 not touched since the start is decided without a disk read. A crash or a trim may leave ``highest`` above the highest
@@ -27,6 +28,7 @@ _FIRST_PLACE = place(1, 0)
 
 _FIXED = struct.Struct(">BIQQ")
 _FIRST_KEPT = struct.Struct(">Q")
+_RELIEVED = struct.Struct(">Q")
 _FENCED, _HAS_KEY, _DELETED, _IN_DOUBT, _DROPPED, _PRIVATE, _TRIMMED, _PUBLIC = 1, 2, 4, 8, 16, 32, 64, 128
 
 
@@ -56,6 +58,7 @@ class LedgerState:
         "ledger_key",
         "private",
         "public",
+        "relieved_below",
         "slow_adds",
         "waiters",
     )
@@ -83,6 +86,9 @@ class LedgerState:
         self.first_kept = 0
         """What was held below this id has been trimmed, because the stream begins there or later (rule U5). Never
         falls; 0: nothing has been trimmed."""
+        self.relieved_below = 0
+        """What is not held below this id may have been given up here, because other bookies hold it: it is not denied
+        (rule C11). Never falls; 0: nothing has been given up."""
         self.highest_plus_one = 0
         self.lac_plus_one = 0
         self.explicit_lac: bytes | None = None
@@ -141,6 +147,14 @@ class LedgerState:
         self.highest_plus_one = max(self.highest_plus_one, first_kept)
         return True
 
+    def relieve(self, below: int) -> bool:
+        """Entries below this id may be given up (rule C11). A mark that comes late takes nothing back. Whether it
+        changed anything."""
+        if below <= self.relieved_below:
+            return False
+        self.relieved_below = below
+        return True
+
     def mark_deleted(self) -> None:
         """Make it the tombstone of a deleted ledger. Key, fence and highest id are kept: the deletion may have been a
         mistake of the metadata, and a fence that is forgotten lets a writer acknowledge entries that no reader sees."""
@@ -161,10 +175,11 @@ class LedgerState:
 
     def absorb(self, other: "LedgerState") -> None:
         """Take over what another stored state of the same ledger says, where it is not known which of the two is newer:
-        fence, key, doubt, privacy and trim of either count, and the entries are gone only if both say so."""
+        fence, key, doubt, privacy, trim and relief of either count, and the entries are gone only if both say so."""
         if other.fenced:
             self.fence(other.fenced_term)
         self.trim(other.first_kept)
+        self.relieve(other.relieved_below)
         self.private |= other.private
         self.public |= other.public
         self.in_doubt |= other.in_doubt
@@ -189,12 +204,13 @@ class LedgerState:
             | (_PUBLIC if self.public else 0)
         )
         key, explicit = self.ledger_key or b"", self.explicit_lac or b""
-        return b"%b%c%b%c%b%b" % (
+        return b"%b%c%b%c%b%b%b" % (
             _FIXED.pack(flags, self.fenced_term, self.highest_plus_one, self.lac_plus_one),
             len(key),
             key,
             len(explicit),
             explicit,
+            _RELIEVED.pack(self.relieved_below) if self.relieved_below else b"",
             _FIRST_KEPT.pack(self.first_kept) if self.first_kept else b"",
         )
 
@@ -213,6 +229,7 @@ class LedgerState:
         state.ledger_key = key if flags & _HAS_KEY else None
         state.explicit_lac = explicit or None
         state.first_kept = first_kept_in(data)
+        state.relieved_below = _relieved_at(data, at + len(explicit))
         return state
 
 
@@ -232,6 +249,21 @@ def first_kept_in(encoded: bytes) -> int:
         return 0
     first_kept: int = _FIRST_KEPT.unpack_from(encoded, len(encoded) - _FIRST_KEPT.size)[0]
     return first_kept
+
+
+def relieved_below_in(encoded: bytes) -> int:
+    """The id below which an encoded state says that entries may have been given up; 0 if none were."""
+    at = _FIXED.size + 1 + encoded[_FIXED.size]
+    return _relieved_at(encoded, at + 1 + encoded[at])
+
+
+def _relieved_at(encoded: bytes, at: int) -> int:
+    """The same, of a state whose explicit LAC ends there."""
+    rest = len(encoded) - at - (_FIRST_KEPT.size if encoded[0] & _TRIMMED else 0)
+    if rest < _RELIEVED.size:
+        return 0
+    below: int = _RELIEVED.unpack_from(encoded, at)[0]
+    return below
 
 
 def may_be_stream(encoded: bytes) -> bool:
@@ -293,6 +325,7 @@ class PackedStates:
 # FENCE         ledger id u64 (of term 0)
 # TERM_FENCE    ledger id u64, term u32 (above 0)
 # TRIM          ledger id u64, first id kept u64 (above 0)
+# RELIEF        ledger id u64, id u64 below which entries may be given up (above 0)
 # EXPLICIT_LAC  ledger id u64, sealed explicit LAC
 # TOMBSTONE     ledger id u64
 # REVIVAL       ledger id u64 (reverses a TOMBSTONE, and puts the ledger in doubt)
@@ -383,6 +416,22 @@ def decode_first_kept(rest: bytes) -> int:
     if not first_kept:
         raise ValueError("a TRIM record that keeps everything")
     return first_kept
+
+
+def encode_relief(ledger_id: int, below: int) -> bytes:
+    """The body of a RELIEF record."""
+    return encode_ledger_record(ledger_id, _RELIEVED.pack(below))
+
+
+def decode_relieved_below(rest: bytes) -> int:
+    """The id of a RELIEF record, from what follows the ledger id. Raises :class:`ValueError` for a body that no version
+    of ours has written."""
+    if len(rest) != _RELIEVED.size:
+        raise ValueError(f"a RELIEF record with an id of {len(rest)} bytes")
+    below: int = _RELIEVED.unpack(rest)[0]
+    if not below:
+        raise ValueError("a RELIEF record that gives up nothing")
+    return below
 
 
 def decode_ledger_record(body: bytes) -> tuple[int, bytes]:

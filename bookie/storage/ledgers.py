@@ -1,8 +1,9 @@
-"""The ledgers a bookie knows: recently used ones as objects, all others packed, and the requests that wait for their
-LAC."""
+"""The ledgers a bookie knows: recently used ones as objects, all others packed, the requests that wait for their LAC,
+and the locks of those that are copied or given up."""
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 
 from octavo.bookie.storage.damage import ID_LAST
@@ -14,6 +15,7 @@ from octavo.bookie.storage.ledger_state import (
     is_tombstone,
     is_without_entries,
     may_be_stream,
+    relieved_below_in,
 )
 from octavo.protocol.entries import header_of
 from octavo.protocol.held_entries import Doubt
@@ -38,6 +40,9 @@ class LedgerTable:
         """Ledgers that are being deleted or dropped: that is not durable yet."""
         self.trimming: dict[int, int] = {}
         """Ledgers that are being trimmed, and the first id that each keeps as far as that is durable."""
+        self.relieving: dict[int, Sequence[tuple[int, int]]] = {}
+        """Ranges whose copies are being removed (rule C11): what is added to them meanwhile is stored, also where it
+        is still held."""
         self.dirty: dict[int, LedgerState] = {}
         self.committing: dict[int, LedgerState] = {}
         self._packed = packed
@@ -98,6 +103,14 @@ class LedgerTable:
             return state.first_kept
         encoded = self._packed.get(ledger_id)
         return 0 if encoded is None else first_kept_in(encoded)
+
+    def relieved_below(self, ledger_id: int) -> int:
+        """The id below which entries of the ledger may have been given up (rule C11); 0: none were."""
+        state = self._hot.get(ledger_id)
+        if state is not None:
+            return state.relieved_below
+        encoded = self._packed.get(ledger_id)
+        return 0 if encoded is None else relieved_below_in(encoded)
 
     def may_be_stream(self, ledger_id: int) -> bool:
         """Whether the ledger may be a stream, by what is known of it here. False for a deleted one."""
@@ -173,6 +186,41 @@ class LedgerTable:
 
     def all_waiters(self) -> list["asyncio.Future[None]"]:
         return [waiter for state in self._hot.values() for waiter in state.waiters or ()]
+
+
+class LedgerLocks:
+    """Locks by ledger id, taken to name this bookie as holding a ledger's copies, and to give them up (rule C1). A task
+    that waits for one gets it in the order of arrival. Not reentrant."""
+
+    def __init__(self) -> None:
+        self._locks: dict[int, tuple[asyncio.Lock, int]] = {}
+        """Each with the number of tasks that hold it or wait for it."""
+
+    @contextlib.asynccontextmanager
+    async def hold(self, ledger_id: int) -> AsyncIterator[None]:
+        """Hold the ledger's lock inside the block."""
+        lock, users = self._locks.get(ledger_id, (None, 0))
+        if lock is None:
+            lock = asyncio.Lock()
+        self._locks[ledger_id] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            users = self._locks[ledger_id][1] - 1
+            if users:
+                self._locks[ledger_id] = lock, users
+            else:
+                del self._locks[ledger_id]
+
+    def is_held(self, ledger_id: int) -> bool:
+        """Whether a task holds the ledger's lock or waits for it."""
+        return ledger_id in self._locks
+
+    @property
+    def count(self) -> int:
+        """Ledgers whose lock is held or waited for."""
+        return len(self._locks)
 
 
 def is_known(state: LedgerState) -> bool:

@@ -5,7 +5,8 @@ in memory changes in the very step in which the new manifest is durable. Files t
 the caller's to remove, afterwards: a crash in between leaves them for the next start (``remove_orphans``).
 
 A caller that is cancelled while the manifest is being replaced does not stop the file system, which finishes the
-rename: the manifest on disk may be the new one, and the one in memory is the old one (``may_be_behind``)."""
+rename: the manifest on disk may be the new one, and the one in memory is the old one (``may_be_behind``). The same
+holds for a caller that does not wait on a full disk."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -41,8 +42,8 @@ class ManifestKeeper:
         self.log_sizes: dict[int, int] = dict(manifest.logs)
         """Log id -> bytes that count, of every live log."""
         self.may_be_behind = False
-        """A replacement was cancelled, and none has succeeded since: the manifest on disk may name files that this one
-        does not, so none of those may be removed (rule B8)."""
+        """A replacement was cancelled or failed, and none has succeeded since: the manifest on disk may name files that
+        this one does not, so none of those may be removed (rule B8)."""
 
     def new_part_id(self) -> int:
         self._next_part_id += 1
@@ -61,13 +62,14 @@ class ManifestKeeper:
             if part is not None:
                 self._index.append(part)
 
-    async def replace_parts(self, old: Sequence[Part], new: Part) -> None:
-        """Put ``new`` in the place of neighbouring parts that it was made from; these are removed. Raises OSError."""
+    async def replace_parts(self, old: Sequence[Part], new: Part, *, waits: bool = True) -> None:
+        """Put ``new`` in the place of neighbouring parts that it was made from; these are removed. Raises OSError,
+        unless it ``waits`` also for a full disk: nothing is removed then."""
         async with self._lock:
             parts = list(self._index.parts)
             at = parts.index(old[0])
             parts[at : at + len(old)] = [new]
-            await self._replace(self._manifest.mark, parts, self.log_sizes)
+            await self._replace(self._manifest.mark, parts, self.log_sizes, waits=waits)
             await self._index.replace(old, new)
 
     async def exchange_logs(
@@ -92,16 +94,26 @@ class ManifestKeeper:
             self.doubt = doubt
             await self._replace(self._manifest.mark, self._index.parts, self.log_sizes)
 
-    async def _replace(self, mark: tuple[int, int] | None, parts: Sequence[Part], log_sizes: Mapping[int, int]) -> None:
+    async def _replace(
+        self,
+        mark: tuple[int, int] | None,
+        parts: Sequence[Part],
+        log_sizes: Mapping[int, int],
+        *,
+        waits: bool = True,
+    ) -> None:
         part_ids = tuple(part.part_id for part in parts)
         logs = tuple(sorted(log_sizes.items()))
         manifest = Manifest(mark, self._next_part_id, self._next_log_id, part_ids, logs, self.doubt)
         content = encode_manifest(manifest)
         try:
-            await self._disk_retry.retry_while_full(
-                self._path, lambda: replace_file(self._filesystem, self._path, content)
-            )
-        except asyncio.CancelledError:
+            if waits:
+                await self._disk_retry.retry_while_full(
+                    self._path, lambda: replace_file(self._filesystem, self._path, content)
+                )
+            else:
+                await replace_file(self._filesystem, self._path, content)
+        except (asyncio.CancelledError, OSError):
             self.may_be_behind = True
             raise
         self.may_be_behind = False

@@ -55,6 +55,9 @@ _VERIFIED_ENTRIES = 4096
 _VERIFIED_BYTES = 8 * 1024 * 1024
 """Entries read back at a time: bounds the memory of it."""
 
+_PIECE_BYTES = 1024 * 1024
+"""Held bytes read at a time to be compared with an add; at least one entry."""
+
 _LAC_ENTRIES_TRIED = 16
 """Damaged entries stepped over in search of the one that carries the LAC; a lower LAC is safe, only older."""
 
@@ -108,6 +111,7 @@ class EntryReader:
         self._reported: set[tuple[Path, int]] = set()
         self._hidden_reported: set[tuple[int, int, int]] = set()
         self._reads = _Reads()
+        self._quiescing = asyncio.Lock()
         self.entries_damaged = 0
 
     @contextlib.contextmanager
@@ -123,12 +127,12 @@ class EntryReader:
                 reads.over.set_result(None)
 
     async def quiesce(self) -> None:
-        """Returns once every block of :meth:`places_kept` that has been entered before the call is left. One caller at
-        a time."""
-        reads, self._reads = self._reads, _Reads()
-        if reads.running:
-            reads.over = asyncio.get_running_loop().create_future()
-            await reads.over
+        """Returns once every block of :meth:`places_kept` that has been entered before the call is left."""
+        async with self._quiescing:
+            reads, self._reads = self._reads, _Reads()
+            if reads.running:
+                reads.over = asyncio.get_running_loop().create_future()
+                await reads.over
 
     def memory_runs(self, ledger_id: int, first: int, last: int) -> list[Run]:
         """The part of an interval that the layers above the index hold."""
@@ -178,11 +182,11 @@ class EntryReader:
         stripe: tuple[int, Sequence[int]],
         entries_max: int,
         bytes_max: int,
-        unsure: Callable[[], tuple[int, int] | None] = lambda: None,
+        unsure: Callable[[], Sequence[tuple[int, int]]] = tuple,
     ) -> ReadResult:
-        """See ``LedgerReader.read``. No id above ``highest`` is held. What is not held of the interval ``unsure`` may
-        have been lost, so it is unknown (rules B4 and D2). It is asked for once everything has been looked up: what is
-        given up meanwhile may be gone already, and must not be denied (rule C8)."""
+        """See ``LedgerReader.read``. No id above ``highest`` is held. What is not held of the intervals ``unsure``
+        may have been lost, so it is unknown (rules B4 and D2). They are asked for once everything has been looked up:
+        what is given up meanwhile may be gone already, and must not be denied (rules C8 and C11)."""
         if highest is None or first > highest:
             return ReadResult(first, last, [], _unsure_parts([(first, last)], unsure()))
         with self.places_kept():
@@ -201,7 +205,7 @@ class EntryReader:
         stripe: tuple[int, Sequence[int]],
         entries_max: int,
         bytes_max: int,
-        unsure: Callable[[], tuple[int, int] | None],
+        unsure: Callable[[], Sequence[tuple[int, int]]],
     ) -> ReadResult:
         modulus, residues = stripe
         window_last = min(last, highest, first + -(-entries_max * modulus // len(residues)) - 1)
@@ -230,7 +234,7 @@ class EntryReader:
                 break
         entries: list[bytes] = []
         unknown = [(low, min(high, last_covered)) for low, high in lookup.unknown if low <= last_covered]
-        if not_denied is not None and not_denied[0] <= last_covered:
+        if not_denied and not_denied[0][0] <= last_covered:
             gaps = _unsure_parts(gaps_between(lookup.runs, first, last_covered), not_denied)
             unknown += [gap for gap in gaps if _names_any(*gap, modulus, residues)]
         for selection in selections:
@@ -406,6 +410,27 @@ class EntryReader:
             await asyncio.sleep(0)
         return found
 
+    async def bytes_by_log(self, ledger_id: int, last: int) -> dict[int, int] | None:
+        """The bytes of the entries up to ``last`` that are held in each entry log, from the index alone. None where
+        damage of the index hides some."""
+        found: dict[int, int] = {}
+        first = 0
+        while (first := await self._next_id(ledger_id, first, last)) <= last:
+            window_last = min(last, first + _LIST_IDS - 1)
+            lookup = await self.lookup(ledger_id, first, window_last)
+            if lookup.unknown:
+                return None
+            for run in lookup.runs:
+                if isinstance(run.place, int):
+                    found[run.place] = found.get(run.place, 0) + run_bytes(run)
+            first = window_last + 1
+            await asyncio.sleep(0)
+        return found
+
+    async def holds_any(self, ledger_id: int, first: int, last: int) -> bool:
+        """Whether one of these ids may be held."""
+        return await self._next_id(ledger_id, first, last) <= last
+
     async def amount(self, ledger_id: int, first: int, last: int) -> Amount:
         """How much of ``first..last`` is held, from the index alone. What damage of the index hides does not count."""
         entries = size = 0
@@ -449,12 +474,14 @@ def _without(ranges: Sequence[tuple[int, int]], removed: Sequence[tuple[int, int
     return kept
 
 
-def _unsure_parts(gaps: list[tuple[int, int]], unsure: tuple[int, int] | None) -> list[tuple[int, int]]:
-    """The common part of the intervals and ``unsure``; nothing without it."""
-    if unsure is None:
-        return []
-    first, last = unsure
-    return [(max(low, first), min(high, last)) for low, high in gaps if high >= first and low <= last]
+def _unsure_parts(gaps: list[tuple[int, int]], unsure: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The common parts of the intervals of either."""
+    return [
+        (max(low, first), min(high, last))
+        for first, last in unsure
+        for low, high in gaps
+        if high >= first and low <= last
+    ]
 
 
 def _names_any(first: int, last: int, modulus: int, residues: Sequence[int]) -> bool:
@@ -495,3 +522,17 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((low, high))
     return joined
+
+
+def pieces_of(run: Run, positions: list[int]) -> Iterator[list[int]]:
+    """The positions in groups whose entries have about :data:`_PIECE_BYTES`; at least one in each."""
+    piece: list[int] = []
+    size = 0
+    for at in positions:
+        size += run.sizes if isinstance(run.sizes, int) else run.sizes[at]
+        if piece and size > _PIECE_BYTES:
+            yield piece
+            piece, size = [], run.sizes if isinstance(run.sizes, int) else run.sizes[at]
+        piece.append(at)
+    if piece:
+        yield piece

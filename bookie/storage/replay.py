@@ -12,6 +12,7 @@ from octavo.bookie.storage.ledger_state import (
     decode_fenced_term,
     decode_first_kept,
     decode_ledger_record,
+    decode_relieved_below,
 )
 from octavo.bookie.storage.ledgers import LedgerTable, apply_explicit_lac
 from octavo.protocol.entries import header_of
@@ -82,8 +83,8 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
         ledger.fence(0)
     elif kind is RecordKind.TERM_FENCE:
         ledger.fence(decode_fenced_term(rest))
-    elif kind is RecordKind.TRIM:
-        ledger.trim(decode_first_kept(rest))
+    elif kind in {RecordKind.TRIM, RecordKind.RELIEF}:
+        _replay_bound(kind, rest, ledger)
     elif kind is RecordKind.DROP:
         ledger.dropped = True
     elif kind is RecordKind.PRIVATE:
@@ -91,6 +92,13 @@ def _replay_record(kind: RecordKind, body: bytes, cache: WriteCache, ledgers: Le
     else:
         apply_explicit_lac(ledger, rest, header_of(rest).entry_id)
     return ledger
+
+
+def _replay_bound(kind: RecordKind, rest: bytes, ledger: LedgerState) -> None:
+    if kind is RecordKind.TRIM:
+        ledger.trim(decode_first_kept(rest))
+    else:
+        ledger.relieve(decode_relieved_below(rest))
 
 
 def _replay_add(body: bytes, cache: WriteCache, ledgers: LedgerTable) -> LedgerState | None:

@@ -5,7 +5,8 @@ to the caller. Later, in the background: write cache -> entry log -> index -> jo
 looks into the same places, newest first (``reads``).
 
 :class:`Storage` puts the parts together, opens and closes them. Its callers use the parts: ``writer`` for adds and
-fences, ``reader`` for reads, ``admission`` to ask whether there is memory for an add, ``space`` for the disks.
+fences, ``reader`` for reads, ``relief`` to give up ranges, ``admission`` to ask whether there is memory for an add,
+``space`` for the disks.
 
 Life: ``open`` (replays the journal, and writes what it found to new files before it returns, rule B1) -> use ->
 ``close``. After a failed write or sync ``on_fatal`` is called once, and the process must end.
@@ -33,10 +34,9 @@ from octavo.bookie.storage.checkpoint import Checkpointer
 from octavo.bookie.storage.compaction import CompactionResult, Compactor
 from octavo.bookie.storage.damage import DamageReports
 from octavo.bookie.storage.index_merger import IndexMerger
-from octavo.bookie.storage.ledger_locks import LedgerLocks
 from octavo.bookie.storage.ledger_reader import LedgerReader
 from octavo.bookie.storage.ledger_state import PackedStates
-from octavo.bookie.storage.ledgers import LedgerTable
+from octavo.bookie.storage.ledgers import LedgerLocks, LedgerTable
 from octavo.bookie.storage.log_stream import LogStream
 from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EVERY_LEDGER, Manifest
 from octavo.bookie.storage.manifest_keeper import (
@@ -47,6 +47,7 @@ from octavo.bookie.storage.manifest_keeper import (
     remove_orphans,
 )
 from octavo.bookie.storage.reads import EntryReader, ReadResult
+from octavo.bookie.storage.relief import Relief
 from octavo.bookie.storage.replay import replay_journal
 from octavo.bookie.storage.scrubber import Scrubber
 from octavo.bookie.storage.settings import LacView, StorageSettings, StorageStatistics
@@ -123,7 +124,12 @@ class Storage:
             unfinished=lambda: {writer.log_id for writer in stream.unfinished},
             highest=lambda ledger_id: ledgers.get(ledger_id).highest,
             first_kept=ledgers.first_kept,
+            relieved_below=ledgers.relieved_below,
         )
+        self.relief = Relief(
+            journal=journal, ledgers=ledgers, health=health, entries=entries, merger=self._merger,
+            background=self._background, on_removed=self._compactor.relieved,
+        )  # fmt: skip
         self.corruption: list[JournalCorruption] = []
         """Damage of the journal found by replay: lost copies, each reported once (rule B3)."""
 

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import structlog
@@ -36,7 +36,7 @@ from octavo.bookie.storage.ledgers import (
     note_next_entries,
     wake_waiters,
 )
-from octavo.bookie.storage.reads import EntryReader, Selection
+from octavo.bookie.storage.reads import EntryReader, Selection, pieces_of
 from octavo.protocol.entries import LoneEntries, SealedBatch, verify_batch
 from octavo.protocol.errors import (
     BookieInDoubtError,
@@ -53,9 +53,6 @@ from octavo.protocol.packs import PlainAdds
 
 log = structlog.get_logger()
 
-
-_COMPARED_BYTES = 1024 * 1024
-"""Held bytes read at a time to be compared with an add; at least one entry."""
 
 _LOOKUPS_AT_ONCE = 16
 """Ledgers whose slow adds are looked up at the same time: bounds the memory of what is read."""
@@ -424,13 +421,16 @@ class EntryWriter:
             return []
         lookup = await self._reader.lookup(ledger.ledger_id, first, ids[-1])
         for run in lookup.runs:
-            for wanted in _pieces(run, [at for at, entry_id in enumerate(run.ids) if entry_id in positions]):
+            for wanted in pieces_of(run, [at for at, entry_id in enumerate(run.ids) if entry_id in positions]):
                 held = await self._reader.fetch(ledger.ledger_id, Selection(run, wanted))
                 for at, sealed in zip(wanted, held, strict=True):
                     if sealed is not None:
                         position = positions[run.ids[at]]
                         self._compare(ledger.ledger_id, run.ids[at], sealed, slow_add.entries[position])
                         missing.discard(position)
+        # What is being removed is held no longer, though the look-up may have found it (rule C11).
+        removed = self._ledgers.relieving.get(ledger.ledger_id, ())
+        missing |= {at for one, at in positions.items() if any(low <= one <= high for low, high in removed)}
         return sorted(missing)
 
     def _compare(self, ledger_id: int, entry_id: int, held: bytes, added: bytes) -> None:
@@ -584,17 +584,3 @@ def _nothing() -> None:
 
 def _ignore(_ledger_id: LedgerId) -> None:
     pass
-
-
-def _pieces(run: Run, positions: list[int]) -> Iterator[list[int]]:
-    """The positions in groups whose entries have about :data:`_COMPARED_BYTES`; at least one in each."""
-    piece: list[int] = []
-    size = 0
-    for at in positions:
-        size += run.sizes if isinstance(run.sizes, int) else run.sizes[at]
-        if piece and size > _COMPARED_BYTES:
-            yield piece
-            piece, size = [], run.sizes if isinstance(run.sizes, int) else run.sizes[at]
-        piece.append(at)
-    if piece:
-        yield piece

@@ -1,10 +1,13 @@
-"""Drops the copies of ledgers in which other bookies have taken this one's place (rule C8).
+"""Gives up the copies that other bookies hold in this one's place: whole ledgers (rule C8), and ranges of streams that
+go on (rule C11).
 
 Repair names another bookie where this one was named: when it was lost and came back, or was drained. What it holds of
 such a ledger only takes space. It is dropped when the metadata have said for some time that the ledger is
 CLOSED and names this bookie in no fragment, and say so again in a read that is not stale, made under the lock that this
 bookie's own repair takes when it names itself (rule C1). The fence stays: an old writer that was cut off while the
 ledger was fenced and closed must not find a bookie that has forgotten it.
+
+What goes of a stream that is not CLOSED is the matter of :mod:`octavo.bookie.upkeep.relieved`.
 
 A round looks at some ledgers only, in turn, besides those that repair has pointed out: it costs a bounded number of
 reads whatever the number of ledgers. What is known of a ledger is lost when the bookie stops; it then waits again.
@@ -18,8 +21,10 @@ from typing import Final
 import structlog
 from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.metadata_check import MetadataCheck
+from octavo.bookie.upkeep.relieved import MARK_SECONDS_MAX, RELIEF_RELEASE, RelievedRanges
 from octavo.metadata import MetadataStore
 from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.updates.cluster_release import Release
 from octavo.metadata.updates.paging import members_of
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import BookieId, LedgerId
@@ -48,9 +53,12 @@ class ReplacedCopies:
         *,
         keep_seconds: float,
         ledgers_per_round: int = LEDGERS_PER_ROUND,
+        relief_release: Release = RELIEF_RELEASE,
+        mark_seconds_max: float = MARK_SECONDS_MAX,
     ) -> None:
         """Copies are kept for ``keep_seconds`` after the metadata were first seen not to name this bookie. A round
-        looks at ``ledgers_per_round`` ledgers, besides those that were pointed out."""
+        looks at ``ledgers_per_round`` ledgers, besides those that were pointed out. Ranges of streams go once the
+        cluster is finalized at ``relief_release``; a mark is waited for ``mark_seconds_max``."""
         self._storage = storage
         self._store = store
         self._metadata = metadata
@@ -62,7 +70,13 @@ class ReplacedCopies:
         self._hints: dict[LedgerId, None] = {}
         self._cursor = -1
         """The last ledger that a round has looked at in turn."""
+        self._looking: set[LedgerId] = set()
+        """Ledgers whose metadata are being read, and that have not been kept since."""
         self.dropped = 0
+        self.relieved = RelievedRanges(
+            storage, store, bookie_id, check_metadata=self._check_metadata, keep_seconds=keep_seconds,
+            release=relief_release, mark_seconds_max=mark_seconds_max,
+        )  # fmt: skip
 
     @property
     def waiting(self) -> int:
@@ -80,30 +94,54 @@ class ReplacedCopies:
         """The ledger is being repaired here, and the metadata are about to name this bookie, or may be: the time for
         which its copies are kept begins again."""
         self._candidates.pop(ledger_id, None)
+        self._looking.discard(ledger_id)
+        self.relieved.keep(ledger_id)
 
     async def round(self) -> int:
-        """One round; how many ledgers were dropped. Raises :class:`MetadataError`, :class:`MetadataUnavailableError`
-        and the storage's errors; ledgers dropped before the error stay so."""
+        """One round; how many ledgers were dropped, or of how many streams ranges were given up. Raises
+        :class:`MetadataError`, :class:`MetadataUnavailableError` and the storage's errors; what has gone before the
+        error stays so."""
         looked_at = self._next_ledgers()
-        if not looked_at and not self._candidates:
+        if not looked_at and not self._candidates and not self.relieved.waiting:
             return 0
-        storage = self._storage
-        await self._metadata.check(allocated=None if storage.doubts_every_ledger else storage.doubted_ids_stop)
+        await self._check_metadata()
         now = asyncio.get_running_loop().time()
         due = [ledger_id for ledger_id, since in self._candidates.items() if now - since >= self._keep_seconds]
+        due_ranges = self.relieved.due(now)
         for page in _pages(looked_at):
-            found = await asyncio.gather(*map(self._is_replaced, page))
-            for ledger_id, replaced in zip(page, found, strict=True):
-                if not replaced:
-                    self._candidates.pop(ledger_id, None)
-                elif len(self._candidates) < CANDIDATES_MAX:
-                    self._candidates.setdefault(ledger_id, now)
+            await asyncio.gather(*(self._look(ledger_id, now) for ledger_id in page))
         before = self.dropped
         for page in _pages(due):
             await self._drop_some(page)
         if self.dropped > before:
             log.info("copies dropped: other bookies have taken this one's place", ledgers=self.dropped - before)
-        return self.dropped - before
+        return self.dropped - before + await self.relieved.relieve(due_ranges)
+
+    async def _check_metadata(self) -> None:
+        storage = self._storage
+        await self._metadata.check(allocated=None if storage.doubts_every_ledger else storage.doubted_ids_stop)
+
+    async def _look(self, ledger_id: LedgerId, now: float) -> None:
+        """Read the metadata of a ledger, and remember what they say. If repair has had to do with the ledger meanwhile,
+        what was read may be older than that, and is not remembered."""
+        self._looking.add(ledger_id)
+        ranges = None
+        try:
+            metadata = (await self._store.read_either(ledger_id)).value
+            replaced = not await may_be_asked(self._store, metadata, self._bookie_id)
+            if not metadata.is_closed and metadata.next_term is not None:
+                ranges = await self.relieved.look(metadata, now)
+        except NoSuchLedgerError:
+            replaced = False  # the garbage collector's
+        if ledger_id not in self._looking:
+            return
+        self._looking.discard(ledger_id)
+        if ranges is not None:
+            self.relieved.note(ledger_id, ranges, now)
+        if not replaced:
+            self._candidates.pop(ledger_id, None)
+        elif len(self._candidates) < CANDIDATES_MAX:
+            self._candidates.setdefault(ledger_id, now)
 
     def _next_ledgers(self) -> list[LedgerId]:
         """The ledgers pointed out, and the next ones in turn, as far as entries of them are held."""
@@ -140,7 +178,7 @@ class ReplacedCopies:
                 self._candidates.pop(ledger_id, None)
 
     async def _drop(self, ledger_id: LedgerId) -> None:
-        if await self._is_replaced(ledger_id):
+        if await self._is_replaced(ledger_id) and ledger_id in self._candidates:
             await self._storage.writer.drop(ledger_id)
             self.dropped += 1
 

@@ -22,6 +22,7 @@ from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.disk_watch import DiskLimits, DiskRoles, DiskState, Shortage, judge, shortage_of
 from octavo.bookie.upkeep.garbage import Collection, GarbageCollector
 from octavo.bookie.upkeep.hours import Hours
+from octavo.bookie.upkeep.relieved import RelievedRanges
 from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.bookie.upkeep.reserve import Reserve
 from octavo.bookie.upkeep.truncated import TruncatedStreams
@@ -153,6 +154,11 @@ class Upkeep:
     def copies_dropped(self) -> int:
         """Ledgers whose copies were given up because other bookies have taken this one's place (rule C8)."""
         return 0 if self._replaced is None else self._replaced.dropped
+
+    @property
+    def relieved(self) -> RelievedRanges | None:
+        """The ranges of streams that were given up for the same reason (rule C11)."""
+        return None if self._replaced is None else self._replaced.relieved
 
     @property
     def streams_trimmed(self) -> int:

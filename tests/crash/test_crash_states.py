@@ -21,7 +21,7 @@ from support.disks.recording_filesystem import NameChange, Noted, Recording, Syn
 
 SAMPLES = int(os.environ.get("OCTAVO_CRASH_SAMPLES", "2"))
 EVERY = int(os.environ.get("OCTAVO_CRASH_EVERY", "12"))
-PHASES = ("replay", "checkpoint", "close", "delete", "drop", "trim", "compaction")
+PHASES = ("replay", "checkpoint", "close", "delete", "drop", "trim", "relief", "compaction")
 
 Workload = Callable[[Driver], Awaitable[None]]
 
@@ -108,7 +108,21 @@ async def truncation(driver: Driver) -> None:
     await driver.compact(0.9)
 
 
-WORKLOADS = (few_adds_and_a_fence, everything, deletion_and_compaction, truncation)
+async def relief(driver: Driver) -> None:
+    """Ranges in several parts of the index that are given up while adds come, and entries of them that come again."""
+    for first in (0, 20):
+        await asyncio.gather(driver.add(1, range(first, first + 20)), driver.add(2, range(first, first + 10)))
+        await driver.checkpoint()
+    await asyncio.gather(driver.relieve(1, 5, 29), driver.add(2, range(40, 50)), driver.add(1, range(40, 50)))
+    await driver.compact(0.9)
+    await driver.add(1, range(8, 12), recovery=True)
+    await driver.add(2, range(50, 60))
+    await driver.checkpoint()
+    await driver.relieve(1, 0, 9)
+    await driver.compact(0.9)
+
+
+WORKLOADS = (few_adds_and_a_fence, everything, deletion_and_compaction, truncation, relief)
 
 
 async def run(workload: Workload, files: Mapping[Path, bytes]) -> Recording:

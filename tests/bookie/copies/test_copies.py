@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from octavo.bookie.copies.local_storage import Stripe
-from octavo.bookie.storage.ledger_locks import LedgerLocks
+from octavo.bookie.storage.ledgers import LedgerLocks
 from octavo.bookie.storage.storage import Storage
 from octavo.metadata import open_metadata_store
 from octavo.protocol.errors import (

@@ -22,7 +22,13 @@ from octavo.bookie.journal.format import (
 )
 from octavo.bookie.journal.group_commit import GroupCommit, encode_group
 from octavo.bookie.journal.replay import DECISIONS, Decision, Follower, Sight
-from octavo.bookie.storage.ledger_state import LedgerState, encode_trim
+from octavo.bookie.storage.ledger_state import (
+    LedgerState,
+    decode_relieved_below,
+    encode_relief,
+    encode_trim,
+    relieved_below_in,
+)
 from octavo.bookie.storage.manifest import Manifest, decode_manifest, encode_manifest
 from octavo.protocol.held_entries import Doubt
 from octavo.protocol.places import place
@@ -102,6 +108,18 @@ def test_the_example_of_a_trim_is_what_is_written_and_read() -> None:
     state.trim(place(3, 5))
     assert state.encode() == example("trimmed-state")
     assert LedgerState.decode(9, example("trimmed-state")).first_kept == place(3, 5)
+
+
+def test_the_example_of_a_relief_is_what_is_written_and_read() -> None:
+    assert encode_relief(9, place(3, 5)) == example("relief-record")
+    assert decode_relieved_below(example("relief-record")[8:]) == place(3, 5)
+    state = LedgerState.decode(9, example("trimmed-state"))
+    state.relieve(place(2, 5))
+    assert state.encode() == example("relieved-state")
+    assert LedgerState.decode(9, example("relieved-state")).first_kept == place(3, 5)
+    for known in (state, LedgerState.decode(9, example("relieved-state"))):
+        assert known.relieved_below == relieved_below_in(known.encode()) == place(2, 5)
+    assert relieved_below_in(example("trimmed-state")) == 0
 
 
 async def test_the_example_of_an_index_part_is_what_is_written_and_read(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from octavo.bookie.copies.local_storage import LedgerCopies
 from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
+from octavo.bookie.upkeep.relieved import RELIEF_RELEASE
 from octavo.bookie.upkeep.replaced import LEDGERS_PER_ROUND, ReplacedCopies
 from octavo.metadata import Cookie, MetadataStore
+from octavo.metadata.updates.cluster_release import Release
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import BookieId, LedgerId
 from support.disks.faulty_filesystem import MemoryFileSystem
@@ -34,7 +36,9 @@ class StorageHost:
         *,
         keep_seconds: float = 0.0,
         ledgers_per_round: int = LEDGERS_PER_ROUND,
+        relief_release: Release = RELIEF_RELEASE,
     ) -> None:
+        self._relief_release = relief_release
         self._ledgers_per_round = ledgers_per_round
         self.filesystem = filesystem
         self.store = store
@@ -65,6 +69,7 @@ class StorageHost:
             BOOKIE,
             keep_seconds=self._keep_seconds,
             ledgers_per_round=self._ledgers_per_round,
+            relief_release=self._relief_release,
         )
         self.copies = LedgerCopies(storage, revive=self._revive, check_space=self._check_space, replaced=self.replaced)
         return self

@@ -98,6 +98,14 @@ class Trimmed(NamedTuple):
     first_kept: int
 
 
+class Relieving(NamedTuple):
+    """These ids may be unknown from now on, until they are acknowledged again."""
+
+    ledger_id: int
+    first: int
+    last: int
+
+
 class Phase(NamedTuple):
     """What the storage is busy with from now on; None: nothing but adds."""
 
@@ -121,6 +129,8 @@ class Promises:
         """Ledger -> the highest id to which a trim was asked for."""
         self.trimmed: dict[int, int] = {}
         """The same of trims that were answered."""
+        self.relieved: dict[int, set[int]] = {}
+        """Ledger -> the ids that may have been given up, and must not be denied."""
         self.phase: str | None = None
 
     def copy(self) -> "Promises":
@@ -128,6 +138,7 @@ class Promises:
         for event in self.as_notes():
             other.take(event)
         other.ever_dropped = set(self.ever_dropped)
+        other.relieved = {ledger_id: set(ids) for ledger_id, ids in self.relieved.items()}
         return other
 
     def as_notes(self) -> list[object]:
@@ -170,6 +181,11 @@ class Promises:
             self.trimming[note.ledger_id] = max(note.first_kept, self.trimming.get(note.ledger_id, 0))
         elif isinstance(note, Trimmed):
             self.trimmed[note.ledger_id] = max(note.first_kept, self.trimmed.get(note.ledger_id, 0))
+        elif isinstance(note, Relieving):
+            known = self.acknowledged[note.ledger_id]
+            gone = {one for one in known if note.first <= one <= note.last}
+            self.acknowledged[note.ledger_id] = known - gone
+            self.relieved.setdefault(note.ledger_id, set()).update(gone)
         elif isinstance(note, Phase):
             self.phase = note.name
 
@@ -269,6 +285,14 @@ class Driver:
             await self.storage.writer.trim(SCRIPTS[ledger_id].ledger_id, first_kept)
             self._recording.note(Trimmed(ledger_id, first_kept))
 
+    async def relieve(self, ledger_id: int, first: int, last: int) -> None:
+        """What is in the index by then (rule C11)."""
+        known, relief = SCRIPTS[ledger_id].ledger_id, self.storage.relief
+        async with self.phase("relief"):
+            self._recording.note(Relieving(ledger_id, first, last))
+            await relief.mark(known, last + 1)
+            assert await relief.remove({known: [(first, last)]})
+
     async def compact(self, live_share_below: float) -> None:
         async with self.phase("compaction"):
             for _ in range(2):
@@ -338,10 +362,14 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
             "a trim was lost"
         )
         if first_kept:
-            below = await storage.reader.read(script.ledger_id, 0, first_kept - 1, entries_max=9, bytes_max=5_000)
-            assert (below.entries, below.unknown) == ([], [(0, first_kept - 1)]), "what was trimmed is denied"
-        held = await _read_all(storage, script, first_kept, may_be_unknown=given_up)
+            trimmed = await storage.reader.read(script.ledger_id, 0, first_kept - 1, entries_max=9, bytes_max=5_000)
+            assert (trimmed.entries, trimmed.unknown) == ([], [(0, first_kept - 1)]), "what was trimmed is denied"
+        below = state.relieved_below
+        held = await _read_all(storage, script, first_kept, may_be_unknown=given_up or below > 0)
         ids = ids_of(held)
+        for one in promises.relieved.get(ledger_id, set()) - set(ids):
+            read = await storage.reader.read(script.ledger_id, one, one, entries_max=1, bytes_max=5_000)
+            assert read.unknown == [(one, one)], f"ledger {ledger_id} denies {one}, which was given up"
         acknowledged, sent = promises.acknowledged[ledger_id], promises.sent[ledger_id]
         if not state.dropped:
             acknowledged = acknowledged | promises.dropping.get(ledger_id, set())
@@ -357,8 +385,8 @@ async def verify(files: Mapping[Path, bytes], promises: Promises) -> None:
             with pytest.raises(BookieInDoubtError):
                 await storage.reader.list_entries(script.ledger_id)
         else:
-            listed = await storage.reader.list_entries(script.ledger_id, first_kept)
-            assert [i for low, high in listed for i in range(low, high + 1)] == ids
+            listed = await storage.reader.list_entries(script.ledger_id, max(first_kept, below))
+            assert [i for low, high in listed for i in range(low, high + 1)] == [one for one in ids if one >= below]
         for term in range(promises.fenced.get(ledger_id, -1) + 1):
             with pytest.raises(LedgerFencedError):
                 storage.writer.add(script.ledger_id, script.key, [script.entry(LAST_ID)], recovery=False, term=term)

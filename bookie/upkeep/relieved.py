@@ -1,0 +1,205 @@
+"""Gives up the ranges of streams that other bookies hold instead of this one (rule C11).
+
+A stream goes on, and its next term may name any bookie, so it is never dropped as a whole (rule C8). But a range that
+has ended is asked for only where the metadata name a bookie in it, and only a bookie itself writes its name there,
+under the lock of the ledger (rule C1). So a range below the last fragment goes when the metadata have not named this
+bookie in it for some time, and say so again under that lock: before the mark is written, and once more when it is
+durable, before anything is removed. What repair does with the stream meanwhile begins the time anew.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from typing import Final
+
+import structlog
+from octavo.bookie.storage.storage import Storage
+from octavo.metadata import MetadataStore
+from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.updates.cluster_release import Release, finalized_release
+from octavo.metadata.updates.paging import parts_of
+from octavo.protocol.errors import NoSuchLedgerError
+from octavo.protocol.ids import BookieId, LedgerId
+
+log = structlog.get_logger("octavo.bookie")
+
+RELIEF_RELEASE: Final = Release(0, 1)
+"""The first release that reads marks: until the cluster is finalized at it, none is written, because an earlier one
+could not start on the journal."""
+
+MARK_SECONDS_MAX: Final = 30.0
+"""Longest time that a mark is waited for. One that comes later does no harm, and the next round finds it durable: the
+rounds, which free space, must not wait for a journal that waits for space."""
+
+LOOK_SECONDS: Final = 6 * 3600.0
+"""Time between two looks at the pages of a stream: each is a read of the metadata."""
+
+RANGES_MAX: Final = 100_000
+"""Ranges remembered; further ones are found when these are gone."""
+
+_AT_ONCE: Final = 32
+
+type Range = tuple[int, int]
+
+
+class RelievedRanges:
+    """The ranges that wait, and how they go. Used by :class:`ReplacedCopies`, one call at a time."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        store: MetadataStore,
+        bookie_id: BookieId,
+        *,
+        check_metadata: Callable[[], Awaitable[None]],
+        keep_seconds: float,
+        release: Release = RELIEF_RELEASE,
+        mark_seconds_max: float = MARK_SECONDS_MAX,
+        ranges_max: int = RANGES_MAX,
+    ) -> None:
+        """``check_metadata`` raises :class:`MetadataError` if the metadata cannot be relied upon."""
+        self._storage = storage
+        self._store = store
+        self._bookie_id = bookie_id
+        self._check_metadata = check_metadata
+        self._keep_seconds = keep_seconds
+        self._release = release
+        self._mark_seconds_max = mark_seconds_max
+        self._ranges_max = ranges_max
+        self._look_seconds = min(LOOK_SECONDS, keep_seconds / 4)
+        self._candidates: dict[LedgerId, dict[Range, float]] = {}
+        """Stream -> range -> when the metadata were first seen not to name this bookie in it."""
+        self._looked_at: dict[LedgerId, float] = {}
+        self.ranges = 0
+        """Given up since the start; the next two likewise."""
+        self.entries = 0
+        self.bytes = 0
+
+    @property
+    def waiting(self) -> int:
+        """Streams of which ranges will be given up unless something changes."""
+        return len(self._candidates)
+
+    def keep(self, ledger_id: LedgerId) -> None:
+        """See :meth:`ReplacedCopies.keep`."""
+        self._candidates.pop(ledger_id, None)
+        self._looked_at.pop(ledger_id, None)
+
+    async def look(self, stream: EitherMetadata, now: float) -> dict[Range, float] | None:
+        """The ranges of a stream that may go and of which something is held, each with the time since when; None if it
+        is too early for another look. Changes nothing: see :meth:`note`."""
+        ledger_id = stream.ledger_id
+        if stream.pages and now < self._looked_at.get(ledger_id, float("-inf")) + self._look_seconds:
+            return None
+        known = self._candidates.get(ledger_id, {})
+        found = {}
+        for one in await unnamed_ranges(self._store, stream, self._bookie_id):
+            if await self._storage.reader.holds_any(ledger_id, *one):
+                found[one] = known.get(one, now)
+            await asyncio.sleep(0)
+        return found
+
+    def note(self, ledger_id: LedgerId, found: dict[Range, float], now: float) -> None:
+        """Remember what a look has found."""
+        self._looked_at[ledger_id] = now
+        self._candidates.pop(ledger_id, None)
+        if found and sum(map(len, self._candidates.values())) + len(found) <= self._ranges_max:
+            self._candidates[ledger_id] = found
+
+    def due(self, now: float) -> dict[LedgerId, list[Range]]:
+        """What has waited for long enough."""
+        due = {}
+        for ledger_id, ranges in self._candidates.items():
+            old = [one for one, since in ranges.items() if now - since >= self._keep_seconds]
+            if old:
+                due[ledger_id] = sorted(old)
+        return due
+
+    async def relieve(self, due: dict[LedgerId, list[Range]]) -> int:
+        """Give this up where nothing speaks against it; of how many streams. Raises :class:`MetadataError`,
+        :class:`MetadataUnavailableError` and the storage's errors."""
+        if not due or await finalized_release(self._store) < self._release:
+            return 0
+        before = self.entries
+        streams = 0
+        for page in _pages(list(due)):
+            streams += await self._relieve_some({ledger_id: due[ledger_id] for ledger_id in page})
+        if streams:
+            log.info(
+                "ranges of streams given up: other bookies hold them", streams=streams, entries=self.entries - before
+            )
+        return streams
+
+    async def _relieve_some(self, due: dict[LedgerId, list[Range]]) -> int:
+        locks, relief = self._storage.copy_locks, self._storage.relief
+        async with contextlib.AsyncExitStack() as stack:
+            for ledger_id in due:
+                if locks.is_held(ledger_id):  # it is being repaired here, which may take hours
+                    self.keep(ledger_id)
+                elif ledger_id in self._candidates:
+                    await stack.enter_async_context(locks.hold(ledger_id))
+            wanted = await self._still_unnamed(due)
+            marks = {ledger_id: relief.mark(ledger_id, ranges[-1][1] + 1) for ledger_id, ranges in wanted.items()}
+            if not marks:
+                return 0
+            done, _ = await asyncio.wait(marks.values(), timeout=self._mark_seconds_max)
+            for mark in done:
+                mark.result()
+            await self._check_metadata()
+            marked = {ledger_id: ranges for ledger_id, ranges in wanted.items() if marks[ledger_id] in done}
+            wanted = await self._still_unnamed(marked)
+            removed = await relief.remove(wanted)
+            for ledger_id, amount in removed.items():
+                self.ranges += len(wanted[ledger_id])
+                self.entries += amount.entries
+                self.bytes += amount.bytes
+                left = self._candidates.pop(ledger_id, {})
+                if left := {one: since for one, since in left.items() if one not in wanted[ledger_id]}:
+                    self._candidates[ledger_id] = left
+            return len(removed)
+
+    async def _still_unnamed(self, due: dict[LedgerId, list[Range]]) -> dict[LedgerId, list[Range]]:
+        """Those of the ranges that metadata read now do not give this bookie, of streams that have not been kept
+        meanwhile. Called under their locks."""
+        # After it this handle's reads show every change that was made before (rule M3).
+        absent = set(await self._store.confirm_absent(list(due)))
+        found = {}
+        for ledger_id, ranges in due.items():
+            still = [] if ledger_id in absent else await self._unnamed_of(ledger_id, ranges)
+            if still:
+                found[ledger_id] = still
+        return {
+            ledger_id: ranges
+            for ledger_id, ranges in found.items()
+            if ledger_id in self._candidates and self._storage.holds_entries(ledger_id)
+        }
+
+    async def _unnamed_of(self, ledger_id: LedgerId, ranges: Collection[Range]) -> list[Range]:
+        try:
+            stream = (await self._store.read_either(ledger_id)).value
+            if stream.is_closed:
+                return []  # it is dropped, once it names this bookie nowhere
+            unnamed = set(await unnamed_ranges(self._store, stream, self._bookie_id))
+        except NoSuchLedgerError:
+            return []
+        return [one for one in ranges if one in unnamed]
+
+
+async def unnamed_ranges(store: MetadataStore, stream: EitherMetadata, bookie_id: BookieId) -> list[Range]:
+    """The ranges of an open stream below its last fragment that do not name the bookie, in order. Raises as
+    :func:`parts_of`."""
+    last_first = stream.last_fragment.first_entry_id
+    found: list[Range] = []
+    async with contextlib.aclosing(parts_of(store, stream)) as parts:
+        async for part in parts:
+            found += [
+                (one.first, one.last)
+                for one in part.settled_ranges()
+                if bookie_id not in one.bookies and not one.is_empty and one.last < last_first
+            ]
+    return found
+
+
+def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:
+    for start in range(0, len(ledger_ids), _AT_ONCE):
+        yield ledger_ids[start : start + _AT_ONCE]

@@ -1,0 +1,397 @@
+"""Ranges of streams that other bookies hold are given up, and not denied (rule C11)."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.offline.check import OfflineCheck
+from octavo.bookie.offline.layout import Layout
+from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.upkeep.relieved import unnamed_ranges
+from octavo.metadata import MetadataStore, Versioned
+from octavo.metadata.stream.any_metadata import EitherMetadata
+from octavo.metadata.stream.model import StreamMetadata
+from octavo.metadata.stream.pages import page_document
+from octavo.metadata.updates.cluster_release import Release, write_release
+from octavo.protocol.errors import BookieInDoubtError, MetadataError, TermOverError
+from octavo.protocol.held_entries import Holdings
+from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.places import place
+from support.clusters.ledgers import LedgerScript, ids_of
+from support.disks.copies import BOOKIE, DATA, JOURNAL, StorageHost
+from support.disks.faulty_filesystem import MemoryFileSystem
+from support.disks.held_disk import HeldDisk
+from support.metadata.paged_streams import paged_stream
+from support.metadata.stream_metadata import open_stream, stream_fragment
+
+pytestmark = pytest.mark.usefixtures("logged")
+
+UNLIMITED = RateLimiter(1e12)
+
+
+def stream(ledger_id: int, *ensembles: str) -> StreamMetadata:
+    """An open stream with a term of five entries on each of these; bookie ``b1`` is the letter B."""
+    made = [stream_fragment(at + 1, 0, 5 * at, ensemble, 50 * at) for at, ensemble in enumerate(ensembles)]
+    named = [replace(one, bookies=tuple(BOOKIE if name == "B" else name for name in one.bookies)) for one in made]
+    return replace(open_stream(*named), ledger_id=LedgerId(ledger_id))
+
+
+def term(number: int, first: int = 0, last: int = 4) -> list[int]:
+    return [place(number, at) for at in range(first, last + 1)]
+
+
+async def add(host: StorageHost, script: LedgerScript, ids: list[int]) -> None:
+    await host.storage.writer.add(script.ledger_id, script.key, script.entries(ids), recovery=True)
+
+
+async def held_stream(host: StorageHost, *ensembles: str) -> LedgerScript:
+    """A stream of which the host holds five entries of each term, in its index."""
+    script = LedgerScript(await host.store.allocate_ledger_id())
+    for number in range(1, len(ensembles) + 1):
+        await add(host, script, term(number))
+    await host.store.create_stream(stream(script.ledger_id, *ensembles))
+    await host.storage.checkpoint()
+    return script
+
+
+async def rename(host: StorageHost, script: LedgerScript, *ensembles: str) -> None:
+    found = await host.store.read_stream(script.ledger_id)
+    await host.store.compare_and_set_stream(stream(script.ledger_id, *ensembles), found.version)
+
+
+async def read(host: StorageHost, script: LedgerScript, number: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """What is held of a term, and what is unknown of it."""
+    found = await host.storage.reader.read(
+        script.ledger_id, place(number, 0), place(number, 4), entries_max=99, bytes_max=99_999
+    )
+    return ids_of(found.entries), found.unknown
+
+
+WHOLE = [(place(1, 0), place(1, 4))]
+
+
+@pytest.mark.parametrize(
+    ("ensembles", "gone"),
+    [
+        (("xyz", "Bxy"), [1]),
+        (("xyz", "xyz"), [1]),
+        (("Bxy", "xyz", "Bxy"), [2]),
+        (("xyz", "Bxy", "xyz", "yzw"), [1, 3]),
+        (("Bxy", "Bxy", "xyz"), []),
+        (("xyz",), []),
+    ],
+)
+async def test_ranges_below_the_last_that_name_others_go_and_the_rest_stays(
+    host: StorageHost, ensembles: tuple[str, ...], gone: list[int]
+) -> None:
+    script = await held_stream(host, *ensembles)
+    await host.storage.writer.fence(script.ledger_id, script.key, 1)
+    for _ in range(3):
+        await host.replaced.round()
+    for restart in (False, True):
+        if restart:
+            await host.cut_power(seed=1)
+        for _ in range(2):
+            await host.storage.compact(0.99, UNLIMITED)
+        for number in range(1, len(ensembles) + 1):
+            whole = (place(number, 0), place(number, 4))
+            expected = ([], [whole]) if number in gone else (term(number), [])
+            assert await read(host, script, number) == expected
+            missing = await host.storage.reader.not_held(script.ledger_id, *whole)
+            assert missing == Holdings(whole[1], (whole,) if number in gone else (), ())
+            said = await host.storage.reader.missing(script.ledger_id, *whole)
+            assert said == Holdings(whole[1], (), (whole,) if number in gone else ())
+        if gone:
+            with pytest.raises(BookieInDoubtError, match="has given up entries below"):
+                await host.storage.reader.list_entries(script.ledger_id)
+        listed = await host.storage.reader.list_entries(script.ledger_id, place(len(ensembles), 0))
+        assert listed == [(place(len(ensembles), 0), place(len(ensembles), 4))]
+        with pytest.raises(TermOverError):
+            host.storage.writer.add(script.ledger_id, script.key, [script.entry(place(1, 5))], recovery=False, term=1)
+        lac = host.storage.reader.last_add_confirmed(script.ledger_id, len(ensembles))
+        assert not lac.in_doubt
+    statistics = host.storage.statistics()
+    assert (statistics.entries_damaged, statistics.index_damage_seen) == (0, 0)
+
+
+async def test_what_was_given_up_is_counted_and_nothing_else_goes(host: StorageHost) -> None:
+    script = await held_stream(host, "xyz", "Bxy")
+    other = await held_stream(host, "Bxy", "Bxy")
+    for _ in range(2):
+        await host.replaced.round()
+    relieved = host.replaced.relieved
+    assert (relieved.ranges, relieved.entries) == (1, 5)
+    assert relieved.bytes == sum(map(len, script.entries(term(1))))
+    assert await read(host, script, 1) == ([], WHOLE)
+    for one, number in ((script, 2), (other, 1), (other, 2)):
+        assert await read(host, one, number) == (term(number), [])
+
+
+async def test_live_share_is_counted_by_the_index_also_after_a_restart(host: StorageHost) -> None:
+    """A log of which most was given up is compacted, although its totals say that all of it is live."""
+    script = await held_stream(host, "xyz", "xyz", "xyz", "Bxy")
+    for _ in range(2):
+        await host.replaced.round()
+    await host.restart()  # the log that was written is finished
+    await host.storage.compact(0.5, UNLIMITED)
+    logs = [path for path in host.filesystem.files() if path.suffix == ".log"]
+    held = b"".join(host.filesystem.content(path) for path in logs)
+    assert script.entry(place(2, 0)) not in held
+    assert script.entry(place(4, 0)) in held
+
+
+@pytest.mark.parametrize("again", ["recovery add", "copy"])
+async def test_what_is_added_again_is_held_and_found(host: StorageHost, again: str) -> None:
+    script = await held_stream(host, "xyz", "Bxy")
+    for _ in range(2):
+        await host.replaced.round()
+    await rename(host, script, "Bxy", "Bxy")
+    if again == "copy":
+        await host.copies.copy_in(script.ledger_id, script.entries(term(1, 1, 2)))
+    else:
+        await add(host, script, term(1, 1, 2))
+    for restart in (False, True):
+        if restart:
+            await host.cut_power(seed=1)
+        for _ in range(2):
+            await host.replaced.round()
+            await host.storage.compact(0.99, UNLIMITED)
+        assert await read(host, script, 1) == (term(1, 1, 2), [(place(1, 0), place(1, 0)), (place(1, 3), place(1, 4))])
+    await host.storage.writer.add(script.ledger_id, script.key, [script.entry(place(3, 0))], recovery=False, term=3)
+
+
+async def test_nothing_goes_before_its_time_and_a_repair_begins_it_anew(store: MetadataStore) -> None:
+    host = await StorageHost(MemoryFileSystem(), store, keep_seconds=3600).start()
+    script = await held_stream(host, "xyz", "Bxy")
+    for _ in range(3):
+        assert await host.replaced.round() == 0
+    assert host.replaced.relieved.waiting == 1
+    async with host.copies.lock(script.ledger_id):
+        pass
+    assert host.replaced.relieved.waiting == 0
+    assert await read(host, script, 1) == (term(1), [])
+    await host.storage.close()
+
+
+class Watched:
+    """A store of which a read can be followed by something else, before its caller goes on."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.after_read: Callable[[], object] = lambda: None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def read_either(self, ledger_id: LedgerId) -> Versioned[EitherMetadata]:
+        found = await self._store.read_either(ledger_id)
+        told = self.after_read()
+        if asyncio.iscoroutine(told):
+            await told
+        return found
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_repair_that_begins_while_the_metadata_are_read_is_not_forgotten(
+    store: MetadataStore, closed: bool
+) -> None:
+    watched = Watched(store)
+    host = await StorageHost(MemoryFileSystem(), cast("MetadataStore", watched)).start()
+    script = await held_stream(host, "xyz", "xyz")
+    if closed:
+        found = await store.read_stream(script.ledger_id)
+        done = found.value.at_rest(EntryId(place(2, 4)), 1000).closed()
+        await store.compare_and_set_stream(done, found.version)
+    watched.after_read = lambda: host.replaced.keep(script.ledger_id)
+    for _ in range(3):
+        assert await host.replaced.round() == 0
+    assert (host.replaced.waiting, host.replaced.relieved.waiting) == (0, 0)
+    assert await read(host, script, 1) == (term(1), [])
+    await host.storage.close()
+
+
+async def test_metadata_that_name_the_bookie_once_the_mark_is_durable_keep_the_range(store: MetadataStore) -> None:
+    watched = Watched(store)
+    host = await StorageHost(MemoryFileSystem(), cast("MetadataStore", watched)).start()
+    script = await held_stream(host, "xyz", "Bxy")
+    assert await host.replaced.round() == 0
+    reads = 0
+
+    def named_later() -> object:
+        """The first read is that of the look, the second that before the mark."""
+        nonlocal reads
+        reads += 1
+        return rename(host, script, "Bxy", "Bxy") if reads == 2 else None
+
+    watched.after_read = named_later
+    assert await host.replaced.round() == 0
+    assert host.storage.ledgers.relieved_below(script.ledger_id) == place(1, 5)
+    assert await read(host, script, 1) == (term(1), [])
+    assert reads == 3
+    await host.storage.close()
+
+
+async def test_no_mark_is_written_before_the_cluster_is_finalized(store: MetadataStore) -> None:
+    host = await StorageHost(MemoryFileSystem(), store, relief_release=Release(0, 2)).start()
+    script = await held_stream(host, "xyz", "Bxy")
+    for _ in range(3):
+        assert await host.replaced.round() == 0
+    assert host.storage.ledgers.relieved_below(script.ledger_id) == 0
+    await write_release(store, Release(0, 2), None)
+    assert await host.replaced.round() == 1
+    assert await read(host, script, 1) == ([], WHOLE)
+    await host.storage.close()
+
+
+async def test_older_metadata_give_up_nothing(host: StorageHost) -> None:
+    script = await held_stream(host, "xyz", "Bxy")
+    await host.replaced.round()
+    found = await host.store.read_cookie(BOOKIE)
+    assert found is not None
+    await host.store.compare_and_set_cookie(replace(found.value, generation=7), found.version)
+    with pytest.raises(MetadataError, match="generation 7"):
+        await host.replaced.round()
+    assert await read(host, script, 1) == (term(1), [])
+
+
+async def test_pages_name_bookies_too(store: MetadataStore) -> None:
+    root, pages = paged_stream(20, 4, 6)
+    for page in pages:
+        await store.create_document(page_document(root.ledger_id, page.reference), page.value)
+    all_of_it = await unnamed_ranges(store, root, BookieId("q"))
+    assert len(all_of_it) == 19
+    assert all(last < root.last_fragment.first_entry_id for _, last in all_of_it)
+    assert len(await unnamed_ranges(store, root, BookieId("b"))) == 0
+    assert len(await unnamed_ranges(store, root, BookieId("c"))) == 6
+
+
+# --- the storage alone ------------------------------------------------------------------------------------------------
+
+
+def never(error: BaseException) -> None:
+    raise AssertionError("the storage failed") from error
+
+
+SCRIPT, OTHER = LedgerScript(7), LedgerScript(8)
+
+
+async def opened(disk: MemoryFileSystem, *, ledgers_hot_max: int = 100) -> Storage:
+    settings = StorageSettings(checkpoint_seconds=86_400, ledgers_hot_max=ledgers_hot_max)
+    storage = await Storage.open(
+        disk, directory=Path("/d"), journal_directory=Path("/j"), settings=settings, on_fatal=never
+    )
+    for script in (SCRIPT, OTHER):
+        await storage.writer.add(script.ledger_id, script.key, script.entries(range(10)), recovery=True)
+    await storage.checkpoint()
+    return storage
+
+
+async def test_mark_survives_that_the_state_of_its_ledger_is_evicted() -> None:
+    storage = await opened(MemoryFileSystem(), ledgers_hot_max=1)
+    await storage.relief.mark(SCRIPT.ledger_id, 5)
+    await storage.relief.remove({SCRIPT.ledger_id: [(0, 4)]})
+    await storage.checkpoint()
+    for number in range(100, 130):
+        storage.ledgers.get(number)
+    assert storage.ledgers.hot_count < 10
+    assert storage.ledgers.relieved_below(SCRIPT.ledger_id) == 5
+    found = await storage.reader.read(SCRIPT.ledger_id, 0, 20, entries_max=99, bytes_max=99_999)
+    assert (found.entries, found.unknown) == (SCRIPT.entries(range(5, 10)), [(0, 4)])
+    await storage.close()
+
+
+async def test_add_whose_look_up_meets_what_is_being_removed_is_stored() -> None:
+    met = False
+
+    def first_read(name: str, path: Path) -> bool:
+        nonlocal met
+        first = name == "read" and path.suffix == ".runs" and not met
+        met |= first
+        return first
+
+    disk = HeldDisk(first_read)
+    storage = await opened(disk)
+    await storage.relief.mark(SCRIPT.ledger_id, 5)
+    disk.hold()
+    adding = storage.writer.add(SCRIPT.ledger_id, SCRIPT.key, [SCRIPT.entry(3)], recovery=True)
+    await disk.held.wait()
+    removing = asyncio.ensure_future(storage.relief.remove({SCRIPT.ledger_id: [(0, 4)]}))
+    for _ in range(1_000):  # as far as it comes: it waits for the look-up
+        await asyncio.sleep(0)
+    assert storage.ledgers.relieving
+    disk.release()
+    await removing
+    await adding
+    found = await storage.reader.read(SCRIPT.ledger_id, 0, 4, entries_max=99, bytes_max=99_999)
+    assert (ids_of(found.entries), found.unknown) == ([3], [(0, 2), (4, 4)])
+    assert storage.ledgers.relieving == {}
+    await storage.close()
+
+
+async def test_no_add_waits_for_a_removal() -> None:
+    disk = HeldDisk(lambda name, path: name == "sync" and path.suffix == ".runs")
+    storage = await opened(disk)
+    await storage.relief.mark(SCRIPT.ledger_id, 5)
+    disk.hold()
+    removing = asyncio.ensure_future(storage.relief.remove({SCRIPT.ledger_id: [(0, 4)]}))
+    await disk.held.wait()
+    for script, ids, recovery in ((SCRIPT, [3], True), (SCRIPT, [7], True), (SCRIPT, [10], False), (OTHER, [2], True)):
+        await storage.writer.add(script.ledger_id, script.key, script.entries(ids), recovery=recovery)
+    assert not removing.done()
+    disk.release()
+    await removing
+    found = await storage.reader.read(SCRIPT.ledger_id, 0, 20, entries_max=99, bytes_max=99_999)
+    assert ids_of(found.entries) == [3, 5, 6, 7, 8, 9, 10]
+    await storage.close()
+
+
+async def test_full_disk_leaves_everything_as_it_was_and_holds_up_nothing() -> None:
+    disk = MemoryFileSystem()
+    storage = await opened(disk)
+    await storage.relief.mark(SCRIPT.ledger_id, 5)
+    for room in range(0, 600, 40):
+        disk.capacity_bytes = disk.used_bytes + room
+        removed = await storage.relief.remove({SCRIPT.ledger_id: [(0, 4)]})
+        disk.capacity_bytes = None
+        if removed:
+            break
+        found = await storage.reader.read(SCRIPT.ledger_id, 0, 9, entries_max=99, bytes_max=99_999)
+        assert ids_of(found.entries) == list(range(10))
+    assert room > 0
+    assert await storage.relief.remove({SCRIPT.ledger_id: [(0, 4)]})
+    found = await storage.reader.read(SCRIPT.ledger_id, 0, 9, entries_max=99, bytes_max=99_999)
+    assert (ids_of(found.entries), found.unknown) == ([5, 6, 7, 8, 9], [(0, 4)])
+    await storage.close()
+    again = await Storage.open(disk, directory=Path("/d"), journal_directory=Path("/j"), on_fatal=never)
+    found = await again.reader.read(SCRIPT.ledger_id, 0, 9, entries_max=99, bytes_max=99_999)
+    assert (ids_of(found.entries), found.unknown) == ([5, 6, 7, 8, 9], [(0, 4)])
+    await again.close()
+
+
+async def test_what_is_not_in_the_index_yet_waits_for_a_checkpoint() -> None:
+    storage = await opened(MemoryFileSystem())
+    await storage.writer.add(SCRIPT.ledger_id, SCRIPT.key, SCRIPT.entries([20]), recovery=True)
+    await storage.relief.mark(SCRIPT.ledger_id, 30)
+    assert await storage.relief.remove({SCRIPT.ledger_id: [(0, 4), (20, 24)]}) == {}
+    await storage.checkpoint()
+    removed = await storage.relief.remove({SCRIPT.ledger_id: [(0, 4), (20, 24)]})
+    assert removed[SCRIPT.ledger_id].entries == 6
+    await storage.close()
+
+
+async def test_offline_check_finds_nothing_wrong(host: StorageHost) -> None:
+    await held_stream(host, "xyz", "Bxy")
+    for _ in range(2):
+        await host.replaced.round()
+    await host.storage.close()
+    findings = [
+        finding
+        async for finding in OfflineCheck(host.filesystem, Layout.of(DATA, JOURNAL)).findings()
+        if "cookie" not in str(finding.path)
+    ]
+    assert findings == []
+    await host.start()
