@@ -395,3 +395,30 @@ async def test_offline_check_finds_nothing_wrong(host: StorageHost) -> None:
     ]
     assert findings == []
     await host.start()
+
+
+async def test_last_fragment_of_a_stream_at_rest_stays(host: StorageHost) -> None:
+    """A client that takes the stream over may ask for it, and finds the members in metadata that it has read before."""
+    script = await held_stream(host, "Bxy", "xyz")
+    found = await host.store.read_stream(script.ledger_id)
+    await host.store.compare_and_set_stream(found.value.at_rest(EntryId(place(2, 4)), 1000), found.version)
+    for _ in range(3):
+        assert await host.replaced.round() == 0
+    assert await read(host, script, 2) == (term(2), [])
+
+
+async def test_live_share_is_counted_again_when_more_is_given_up() -> None:
+    disk = MemoryFileSystem()
+    await (await opened(disk)).close()
+    storage = await Storage.open(disk, directory=Path("/d"), journal_directory=Path("/j"), on_fatal=never)
+    for script in (SCRIPT, OTHER):
+        await storage.relief.mark(script.ledger_id, 9)
+        await storage.relief.remove({script.ledger_id: [(0, 1)]})
+    assert (await storage.compact(0.5, UNLIMITED)).logs_removed == 0
+    for script in (SCRIPT, OTHER):
+        await storage.relief.remove({script.ledger_id: [(2, 8)]})
+    assert (await storage.compact(0.5, UNLIMITED)).logs_removed == 1
+    for script in (SCRIPT, OTHER):
+        found = await storage.reader.read(script.ledger_id, 0, 20, entries_max=99, bytes_max=99_999)
+        assert (found.entries, found.unknown) == ([script.entry(9)], [(0, 8)])
+    await storage.close()
