@@ -78,7 +78,7 @@ class CompactionResult(NamedTuple):
 
 
 class _Live(NamedTuple):
-    """What was live of a ledger when that was counted, in the logs that were finished."""
+    """The live bytes of a ledger when they were last counted, in the logs that were finished then."""
 
     logs: frozenset[int]
     bytes: Mapping[int, int] | None

@@ -1,5 +1,5 @@
 """The ledgers a bookie knows: recently used ones as objects, all others packed, the requests that wait for their LAC,
-and the locks of those that are copied or given up."""
+and the locks of ledgers that are copied or given up."""
 
 import asyncio
 import contextlib

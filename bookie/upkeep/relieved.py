@@ -107,7 +107,7 @@ class RelievedRanges:
             self._candidates[ledger_id] = found
 
     def due(self, now: float) -> dict[LedgerId, list[Range]]:
-        """What has waited for long enough."""
+        """The ranges that have waited for long enough."""
         due = {}
         for ledger_id, ranges in self._candidates.items():
             old = [one for one, since in ranges.items() if now - since >= self._keep_seconds]
