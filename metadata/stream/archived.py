@@ -53,6 +53,28 @@ class ArchiveTail:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeBackTail:
+    """A bookie has found that an object is gone for which it has written words (:class:`ArchiveTail`). The archived
+    front ends before them again."""
+
+    fragments: tuple[FragmentWords, ...]
+    """As they were given to :class:`ArchiveTail`."""
+
+    def decide(self, current: StreamMetadata) -> Write[StreamMetadata] | Settled | Refuse:
+        words = {one.first_entry_id: one.words for one in self.fragments}
+        if current.pages and self.fragments[-1].first_entry_id < current.fragments[0].first_entry_id:
+            return _conflict(current, "fragments whose words are to be taken back have been paged out")
+        named = [one for one in current.fragments if one.archive and one.archive == words.get(one.first_entry_id)]
+        if not named:
+            return Settled()
+        at = current.fragments.index(named[-1]) + 1
+        if at == len(current.fragments) or current.archived_before != current.fragments[at].first_entry_id:
+            return _conflict(current, "words of later fragments follow those that are to be taken back")
+        fragments = tuple(replace(one, archive=()) if one in named else one for one in current.fragments)
+        return Write(replace(current, fragments=fragments, archived_before=named[0].first_entry_id))
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivePage:
     """The same of fragments of one page: the page that has their words takes the place of the one without them."""
 

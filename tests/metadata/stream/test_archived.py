@@ -18,7 +18,7 @@ from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.ledger.formats import ARCHIVED_STREAM_FORMAT, STREAM_FORMAT
 from octavo.metadata.store.documents import DOCUMENT_BYTES_MAX
 from octavo.metadata.stream.any_metadata import decode_either
-from octavo.metadata.stream.archived import ArchiveTail, FragmentWords, archived_page, next_to_archive
+from octavo.metadata.stream.archived import ArchiveTail, FragmentWords, TakeBackTail, archived_page, next_to_archive
 from octavo.metadata.stream.changes import ReplacePages
 from octavo.metadata.stream.encoding import decode_stream, encode_stream
 from octavo.metadata.stream.glance import glance_at_stream
@@ -214,6 +214,31 @@ def test_after_truncation_of_all_that_was_archived_the_front_begins_at_the_start
     assert not any(fragment.archive for fragment in cut.fragments)
     again = archived(cut, 0, 1)
     assert again.archived_before == WHOLE.fragments[4].first_entry_id
+
+
+def test_words_are_taken_back_from_the_end_of_the_front() -> None:
+    once = archived(WHOLE, 0, 2)
+    twice = archived(once, 2, 4)
+    change = TakeBackTail(words_of(WHOLE, 2, 4))
+    after = written(change.decide(twice))
+    assert [bool(fragment.archive) for fragment in after.fragments[:5]] == [True, True, False, False, False]
+    assert after.archived_before == once.archived_before
+    assert change.decide(after) == Settled()
+    assert archived(after, 2, 3).archived_before == WHOLE.fragments[3].first_entry_id
+    assert "words of later fragments follow" in refusal(TakeBackTail(words_of(WHOLE, 0, 2)).decide(twice))
+    none = written(TakeBackTail(words_of(WHOLE, 0, 2)).decide(once))
+    assert not any(fragment.archive for fragment in none.fragments)
+    assert archived(none, 0, 1).archived_before == WHOLE.fragments[1].first_entry_id
+
+
+def test_words_of_another_object_are_not_taken_back() -> None:
+    once = archived(WHOLE, 0, 2)
+    others = [replace(one, words=(one.words[0]._replace(token=bytes(16)),)) for one in words_of(WHOLE, 0, 2)]
+    assert TakeBackTail(tuple(others)).decide(once) == Settled()
+
+
+def test_words_in_a_page_are_not_taken_back_as_those_of_the_tail() -> None:
+    assert "have been paged out" in refusal(TakeBackTail(words_of(part_of(ROOT, 0, PAGES[0]), 0, 2)).decide(ROOT))
 
 
 def test_takeovers_repairs_and_debts_keep_words() -> None:
