@@ -33,7 +33,7 @@ is garbage after a day."""
 
 
 class Step(enum.Enum):
-    """What is to be done next, or how the move has ended."""
+    """The step to take next, or the end of a move."""
 
     UPLOAD = "upload"
     READ_BACK = "read back"

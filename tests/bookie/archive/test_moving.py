@@ -231,7 +231,8 @@ def test_a_word_whose_answer_was_lost_is_written_once(answers: list[Outcome]) ->
     in_world(story)
 
 
-def test_an_object_that_is_damaged_when_it_is_read_back_gets_no_word() -> None:
+@pytest.mark.parametrize("from_end", [1, 10, 100, 1000])
+def test_an_object_that_is_damaged_when_it_is_read_back_gets_no_word(from_end: int) -> None:
     async def story(world: World, loop: SimulationLoop) -> None:
         work = world.work(1)
         looks = 0
@@ -240,7 +241,8 @@ def test_an_object_that_is_damaged_when_it_is_read_back_gets_no_word() -> None:
             nonlocal looks
             looks += 1
             if looks == 3:  # after the upload
-                world.bucket.damage(f"cluster/{work.head.name.key}", 200)
+                key = f"cluster/{work.head.name.key}"
+                world.bucket.damage(key, len(world.bucket.objects[key][0]) - from_end)
             return loop.time()
 
         assert await move(work, world.store, clock=clock) is Step.GARBAGE
