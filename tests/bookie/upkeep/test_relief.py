@@ -7,9 +7,26 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from octavo.bookie.disk.rate import RateLimiter
+from octavo.bookie.journal.format import RecordKind
 from octavo.bookie.offline.check import OfflineCheck
+from octavo.bookie.offline.inspect_file import inspect_file
 from octavo.bookie.offline.layout import Layout
+from octavo.bookie.offline.rebuild_index import IndexRebuild
+from octavo.bookie.storage.cache import WriteCache
+from octavo.bookie.storage.ledger_state import (
+    LedgerState,
+    PackedStates,
+    decode_ledger_record,
+    decode_relieved_below,
+    encode_relief,
+    relieved_below_in,
+)
+from octavo.bookie.storage.ledgers import LedgerTable
+from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
+from octavo.bookie.storage.replay import _replay_record
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.relieved import unnamed_ranges
 from octavo.metadata import MetadataStore, Versioned
@@ -422,3 +439,80 @@ async def test_live_share_is_counted_again_when_more_is_given_up() -> None:
         found = await storage.reader.read(script.ledger_id, 0, 20, entries_max=99, bytes_max=99_999)
         assert (found.entries, found.unknown) == ([script.entry(9)], [(0, 8)])
     await storage.close()
+
+
+# --- records and states ---------------------------------------------------------------------------------------------
+
+
+def test_replay_and_joins_take_the_highest_mark() -> None:
+    for marks in ([3, 9], [9, 3], [9, 9]):
+        ledgers = LedgerTable(PackedStates(), 8)
+        for one in marks:
+            _replay_record(RecordKind.RELIEF, encode_relief(7, one), WriteCache(1000), ledgers)
+        assert ledgers.relieved_below(7) == 9
+        states = [LedgerState(7), LedgerState(7)]
+        for state, one in zip(states, marks, strict=True):
+            state.relieve(one)
+        states[0].absorb(states[1])
+        assert states[0].relieved_below == 9
+
+
+def test_a_replayed_mark_does_not_bring_a_deleted_ledger_back() -> None:
+    ledgers = LedgerTable(PackedStates(), 8)
+    ledgers.get(7).mark_deleted()
+    assert _replay_record(RecordKind.RELIEF, encode_relief(7, 5), WriteCache(1000), ledgers) is None
+    assert ledgers.relieved_below(7) == 0
+
+
+@given(
+    below=st.integers(0, 2**63),
+    first_kept=st.integers(0, 2**63),
+    key=st.one_of(st.none(), st.binary(min_size=1, max_size=64)),
+    fenced=st.booleans(),
+)
+@settings(max_examples=80, deadline=None)
+def test_marks_of_states_round_trip(below: int, first_kept: int, key: bytes | None, fenced: bool) -> None:
+    state = LedgerState(7)
+    state.ledger_key, state.fenced = key, fenced
+    state.trim(first_kept)
+    without = state.encode()
+    assert relieved_below_in(without) == 0
+    state.relieve(below)
+    encoded = state.encode()
+    assert len(encoded) == len(without) + (8 if below else 0)
+    again = LedgerState.decode(7, encoded)
+    assert (again.relieved_below, again.first_kept) == (below, first_kept) == (relieved_below_in(encoded), first_kept)
+    assert (again.ledger_key, again.fenced) == (key, fenced)
+
+
+@given(st.binary(max_size=24))
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_are_a_mark_or_refused(rest: bytes) -> None:
+    try:
+        below = decode_relieved_below(rest)
+    except ValueError:
+        assert len(rest) != 8 or not any(rest)
+        return
+    assert decode_ledger_record(encode_relief(7, below)) == (7, rest)
+
+
+async def test_offline_tools_know_marks() -> None:
+    disk = MemoryFileSystem()
+    storage = await opened(disk)
+    await storage.relief.mark(SCRIPT.ledger_id, 5)
+    await storage.relief.remove({SCRIPT.ledger_id: [(0, 4)]})
+    segments = [path for path in disk.files() if path.name.startswith("journal-") and path.suffix == ".segment"]
+    lines = [line for path in segments for line in [line async for line in inspect_file(disk, path)]]
+    assert any("RELIEF" in line and "below entry 5" in line for line in lines)
+    await storage.close()
+    parts = [path for path in disk.files() if path.suffix == ".runs"]
+    lines = [line for path in parts for line in [line async for line in inspect_file(disk, path)]]
+    assert any("may have given up entries below 5" in line for line in lines)
+    await disk.remove(Path("/d") / MANIFEST_NAME)
+    await IndexRebuild(disk, Layout.of(Path("/d"), Path("/j"))).run()
+    again = await Storage.open(disk, directory=Path("/d"), journal_directory=Path("/j"), on_fatal=never)
+    found = await again.reader.read(SCRIPT.ledger_id, 0, 9, entries_max=99, bytes_max=99_999)
+    assert {*ids_of(found.entries)} >= set(range(5, 10))
+    hidden = [one for low, high in found.unknown for one in range(low, high + 1)]
+    assert {*ids_of(found.entries), *hidden} >= set(range(10))
+    await again.close()
