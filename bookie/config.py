@@ -6,11 +6,9 @@ the variable ``OCTAVO_BOOKIE_DATA_DIR`` and the flag ``--data-dir``; three that 
 :class:`InvalidArgumentError` that names the key and where it stood.
 """
 
-# ruff: noqa: RUF009 - `_setting` is dataclasses.field with the parser in its metadata
-
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from octavo.metadata.cluster.registration import RACK_UNNAMED, check_host, check
 from octavo.metadata.connect import without_password
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import is_bookie_id
+from octavo.protocol.light_dataclass import dataclass
 from octavo.security.contexts import ServerFiles
 from octavo.security.loopback import is_loopback
 

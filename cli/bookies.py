@@ -49,8 +49,10 @@ async def bookies(
         else:
             print_line(f"the cluster has forgotten bookie {forget}")
         return
-    async with await session.connect() as client:
-        known = await client.bookies(details=True)
+    from octavo.client.bookie_status import ask_bookies  # noqa: PLC0415
+
+    async with await session.open_metadata() as store:
+        known = await ask_bookies(store)
     if session.as_json:
         print_json([as_json(bookie) for bookie in known])
         return

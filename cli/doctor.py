@@ -338,9 +338,11 @@ async def clocks_of_store(store: "MetadataStore") -> list[Finding]:
 
 
 async def _facts_of_bookies(session: Session) -> list[Finding]:
-    async with await session.connect() as client:
+    from octavo.client.bookie_status import ask_bookies
+
+    async with await session.open_metadata() as store:
         before = time.time()
-        bookies = await client.bookies(details=True)
+        bookies = await ask_bookies(store)
         after = time.time()
     findings: list[Finding] = []
     versions = sorted({bookie.version for bookie in bookies if bookie.version is not None} | {__version__})

@@ -34,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         return 130
+    finally:
+        if arguments is None:
+            # All memory is given back soon: Python need not search it for cycles before it ends, several times.
+            gc.freeze()
 
 
 def open_standard_streams() -> None:

@@ -20,9 +20,10 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from octavo.protocol.light_dataclass import dataclass
 
 LOCK_NAME = "up.lock"
 STATE_NAME = "up.json"

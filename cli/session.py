@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, NoReturn
@@ -22,6 +21,7 @@ import typer
 from octavo.cli.output import SIGNAL_STATUS_BASE, visible
 from octavo.cli.running_cluster import ClusterState, observe, read_state
 from octavo.protocol.errors import EntryTooLargeError, InvalidArgumentError, OctavoError
+from octavo.protocol.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from octavo.client.client import Client

@@ -149,9 +149,10 @@ def _add_text(parts: dict[str, str], name: str, file: Path, *, only_end: bool = 
 async def _cluster(session: Session) -> dict[str, Any]:
     from octavo.cli.bookies import as_json
     from octavo.cli.cluster.status import cluster_facts
+    from octavo.client.bookie_status import ask_bookies
 
-    async with await session.connect() as client:
-        bookies = [as_json(bookie) for bookie in await client.bookies(details=True)]
+    async with await session.open_metadata() as store:
+        bookies = [as_json(bookie) for bookie in await ask_bookies(store)]
     return {**await cluster_facts(session), "bookies_in_detail": bookies}
 
 

@@ -1,14 +1,17 @@
 """The bookies of a cluster, as people and their tools see them."""
 
 import asyncio
+import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
+from octavo.client.wire.protection import options_with_environment
 from octavo.metadata.cluster.registration import BookieState, KnownBookie
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import OctavoError
 from octavo.protocol.ids import BookieId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.messages import Info, InfoAnswer
 
 _DETAILS_TIMEOUT_SECONDS = 2.0
@@ -42,6 +45,17 @@ class BookieStatus:
     """Why a bookie that was asked for facts gave none: it denies this client, does not answer, ..."""
     host_id: str | None = None
     """The host that runs it, as registered; None when unavailable, and when it registers none."""
+
+
+async def ask_bookies(store: MetadataStore) -> list[BookieStatus]:
+    """What ``Client.bookies(details=True)`` of a client with default options gives. A command that asks for nothing
+    else loads a third of a client. Raises :class:`InvalidArgumentError` for wrong settings in the environment."""
+    options = options_with_environment(ClientOptions())
+    pool = ConnectionPool(store, cluster_id=await store.cluster_id(), options=options, rng=random.Random())
+    try:
+        return await bookie_statuses(store, pool, details=True)
+    finally:
+        await pool.close()
 
 
 async def bookie_statuses(store: MetadataStore, pool: ConnectionPool, *, details: bool) -> list[BookieStatus]:

@@ -4,11 +4,12 @@ The unit is the last word of an option's name. The defaults suit a cluster withi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.limits import E_MAX, ENTRIES_PER_FRAME_MAX, FRAME_BYTES_MAX, LONG_POLL_SECONDS_MAX
 from octavo.security.tls_options import Tls
 

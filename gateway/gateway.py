@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Self
 
 from octavo.client.client import Client
@@ -42,6 +42,7 @@ from octavo.metadata import MetadataStore
 from octavo.metadata.own_tasks import tasks_cancelled
 from octavo.metrics.clock import precise_seconds
 from octavo.protocol.errors import InternalError, InvalidArgumentError, OctavoError, UnauthorizedError
+from octavo.protocol.light_dataclass import dataclass
 
 REQUEST_BYTES_MAX: Final = 128 * 1024 * 1024
 """Of large requests, over all connections."""

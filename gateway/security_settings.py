@@ -1,10 +1,10 @@
 """The settings of a gateway that say who may use it, in the words of those of a bookie."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.security.audit import AuditFile
 from octavo.security.contexts import ServerFiles
 from octavo.security.loopback import is_loopback

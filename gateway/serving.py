@@ -3,7 +3,6 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
@@ -20,6 +19,7 @@ from octavo.metadata import MetadataStore
 from octavo.metadata.connect import open_cluster
 from octavo.metadata.updates.principals_watch import PrincipalsWatch
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.security.audit import Audit
 from octavo.security.certificates import CertificateKeeper
 from octavo.security.contexts import ServerContext

@@ -5,13 +5,13 @@
 import random
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from octavo.metadata.store.driver import ClusterOrigin
 from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import InvalidArgumentError, MetadataError, MetadataUnavailableError, OctavoError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.os_errors import explained
 from octavo.security import forks
 

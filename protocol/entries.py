@@ -39,7 +39,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple, cast
@@ -367,9 +367,6 @@ _WORD_CODES = ("Q", "B", "H", "B", "I", "B", "H", "B")
 """Size of an entry modulo 8 -> code of the widest array items that every entry of a batch of that size begins on."""
 
 _ENTRY_ID_COLUMN = 16
-_NUMBERS = struct.pack(">65536H", *range(65536))
-"""The lowest 16 bits of every id, in order."""
-
 _batch_head = itemgetter(slice(0, _BATCH_HEAD_BYTES))
 
 
@@ -521,6 +518,12 @@ def _verify_regular(ledger_id: LedgerId, sizes: list[int], data: bytes) -> Seale
     return batch if _ids_follow(data, size, first, count) else None
 
 
+@cache
+def _numbers() -> bytes:
+    """The lowest 16 bits of every id, in order. They are made for the first batch that is verified: few clients do."""
+    return struct.pack(">65536H", *range(65536))
+
+
 def _ids_follow(data: bytes, size: int, first: int, count: int) -> bool:
     """Whether the ids of entries of ``size`` bytes are ``first`` and those after it. Not seen where the lowest 16 bits
     begin again: in one batch of a hundred."""
@@ -528,8 +531,8 @@ def _ids_follow(data: bytes, size: int, first: int, count: int) -> bool:
         if data[column::size].count(data[column]) != count:
             return False
     low, stop = 2 * (first & 0xFFFF), 2 * ((first & 0xFFFF) + count)
-    at = _ENTRY_ID_COLUMN + 6
-    return data[at::size] == _NUMBERS[low:stop:2] and data[at + 1 :: size] == _NUMBERS[low + 1 : stop : 2]
+    at, numbers = _ENTRY_ID_COLUMN + 6, _numbers()
+    return data[at::size] == numbers[low:stop:2] and data[at + 1 :: size] == numbers[low + 1 : stop : 2]
 
 
 def verify_explicit_lac(ledger_id: LedgerId, sealed: bytes) -> EntryId:

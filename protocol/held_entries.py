@@ -2,9 +2,10 @@
 Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple, Self
 
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.places import place
 
 UNSURE_EXCEPTIONS_MAX: Final = 4096

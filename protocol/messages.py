@@ -17,12 +17,11 @@ asked.
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from dataclasses import fields as dataclass_fields
 from typing import Any, ClassVar, Self, cast, dataclass_transform
 
 from octavo.protocol import fields
-from octavo.protocol.compared import Compared
 from octavo.protocol.entries import OVERHEAD_BYTES_MAX
 from octavo.protocol.errors import (
     CODE_OK,
@@ -34,6 +33,7 @@ from octavo.protocol.errors import (
 )
 from octavo.protocol.frames import pack_body
 from octavo.protocol.ids import ID_MAX, TERM_MAX
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.limits import (
     E_MAX,
     ENTRIES_PER_FRAME_MAX,
@@ -123,12 +123,17 @@ _SEALED = fields.optional(fields.binary(FRAME_BYTES_MAX))
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
-class Message(Compared):
+class Message:
     """A message: a frozen dataclass whose fields, in order, are the wire's, each with its check in ``checks``."""
 
     __slots__ = ()
     op: ClassVar[Op]
+    names: ClassVar[tuple[str, ...]]
     checks: ClassVar[tuple[fields.Check, ...]]
+
+    def to_fields(self) -> list[Any]:
+        """The values of the fields, in order."""
+        return [getattr(self, name) for name in self.names]
 
     @classmethod
     def from_fields(cls, values: Sequence[Any]) -> Self:
@@ -176,7 +181,7 @@ class Reply(Message):
 @dataclass_transform(frozen_default=True)
 def _message[M: Message](op: Op, *checks: fields.Check) -> Callable[[type[M]], type[M]]:
     def decorate(plain: type[M]) -> type[M]:
-        message_class = dataclass(frozen=True, slots=True, eq=False, repr=False)(plain)
+        message_class = dataclass(frozen=True, slots=True)(plain)
         message_class.op = op
         message_class.names = tuple(field.name for field in dataclass_fields(cast(Any, message_class)))
         message_class.checks = checks

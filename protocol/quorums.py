@@ -11,10 +11,11 @@ Bookies of an ensemble are named by their slot, 0 to E - 1; sets of slots are bi
   possible ack quorum inside the cohort contains one that answered.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.limits import E_MAX
 
 

@@ -16,12 +16,12 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from octavo.protocol.light_dataclass import dataclass
 from octavo.security.token_bucket import TokenBucket
 
 log = structlog.get_logger("octavo.security")

@@ -4,10 +4,10 @@ the certificate of a context in use does not always replace it."""
 import contextlib
 import os
 import ssl
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from octavo.protocol.errors import InvalidArgumentError, OctavoError, UnauthorizedError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.security.names import bookie_uri, names_of, principal_uri
 from octavo.security.secret_files import check_secret
 from octavo.security.tls_options import Tls

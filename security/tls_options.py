@@ -3,10 +3,10 @@ the files.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, Self
 
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 
 VARIABLE_PREFIX = "OCTAVO_TLS"
 

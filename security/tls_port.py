@@ -15,12 +15,12 @@ All that are not ready have a share of the places, and the oldest makes way when
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 import structlog
 from octavo.protocol.errors import BookieOverloadedError, OctavoError, UnauthorizedError
 from octavo.protocol.frames import frame_of
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.messages import CONNECTION_REQUEST_ID, Op, encode_error
 from octavo.security.contexts import ServerContext
 from octavo.security.strangers import STRANGERS_SHARE

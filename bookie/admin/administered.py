@@ -1,7 +1,7 @@
 """The view that the administration has of its bookie."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from octavo.bookie.storage.storage import Storage
 from octavo.bookie.upkeep.disk_watch import DiskLimits
 from octavo.bookie.upkeep.upkeep import Upkeep
 from octavo.metadata import MetadataStore
+from octavo.protocol.light_dataclass import dataclass
 from octavo.security.contexts import ServerContext
 
 

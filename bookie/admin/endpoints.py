@@ -8,7 +8,6 @@ Over TCP without TLS, where clients are not authenticated, they are refused.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from octavo.bookie.admin.administered import ReadyBookie, Subject
@@ -41,6 +40,7 @@ from octavo.metadata.connect import without_password
 from octavo.metrics.exposition import CONTENT_TYPE, expose
 from octavo.protocol.errors import NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 PAUSE_SECONDS_MAX = 24 * 3600
 LOG_LEVEL_SECONDS_MAX = 24 * 3600

@@ -7,9 +7,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import parse_qsl
+
+from octavo.protocol.light_dataclass import dataclass
 
 INTEGER_MAX = 2**63 - 1
 """Largest integer accepted anywhere: larger ones are different numbers for different clients."""

@@ -9,13 +9,13 @@ its connection closed: two readers of the same bytes must never find different r
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import cast
 
 import h11
 import structlog
 from octavo.bookie.admin.http_messages import HttpAnswer, HttpError, HttpRequest
 from octavo.protocol.errors import OctavoError, UnauthorizedError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.security import forks
 from octavo.security.names import names_of
 from octavo.security.tls_port import peer_name

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from octavo.protocol.light_dataclass import dataclass
 
 JSON = "application/json"
 

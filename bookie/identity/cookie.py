@@ -25,7 +25,7 @@ import enum
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +42,7 @@ from octavo.metadata.store.leases import LEASE_SECONDS_DEFAULT
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.errors import MetadataConflictError
 from octavo.protocol.ids import BookieId
+from octavo.protocol.light_dataclass import dataclass
 
 log = structlog.get_logger("octavo.bookie")
 

@@ -26,12 +26,12 @@ import enum
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NamedTuple
 
 import google_crc32c
 from octavo.protocol.errors import OctavoError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.limits import FRAME_BYTES_MAX
 
 try:

@@ -11,7 +11,6 @@ Lifecycle: ``open`` -> ``replay`` (to its end) -> ``start`` -> ``append``... -> 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from octavo.bookie.journal.replay import DeliverRecord, JournalScan, ReadBytes, 
 from octavo.bookie.journal.segments import JournalSettings, SegmentFiles
 from octavo.metrics.histogram import Histogram
 from octavo.protocol.errors import BookieStorageError, EntryTooLargeError
+from octavo.protocol.light_dataclass import dataclass
 
 __all__ = [
     "Journal",

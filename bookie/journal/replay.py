@@ -26,7 +26,6 @@ it, and continues with the next valid record.
 
 import enum
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
@@ -46,6 +45,7 @@ from octavo.bookie.journal.format import (
     find_candidate,
     segment_name,
 )
+from octavo.protocol.light_dataclass import dataclass
 
 CHUNK_BYTES = 1024 * 1024
 """Bytes read at a time: large enough for the disk's full speed, checked in well under a millisecond."""

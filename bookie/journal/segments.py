@@ -17,7 +17,6 @@ import errno
 import random
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -32,6 +31,7 @@ from octavo.bookie.journal.format import (
     segment_name,
     segment_number,
 )
+from octavo.protocol.light_dataclass import dataclass
 
 FILL_CHUNK_BYTES = 256 * 1024
 """Zeros written and synced at a time in the background: a few milliseconds of disk time, the longest that a lone add

@@ -9,7 +9,6 @@ waits for memory alone, and is tried whenever any look-up has ended, the longest
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from octavo.bookie.memory.answer_budget import (
@@ -20,6 +19,7 @@ from octavo.bookie.memory.answer_budget import (
     Share,
 )
 from octavo.protocol.entries import SEALED_BYTES_MAX
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.limits import FRAME_BYTES_MAX
 
 READS_AT_ONCE = 8

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.bookie.disk.filesystem import File, FileSystem, read_file
@@ -13,6 +12,7 @@ from octavo.bookie.journal.format import JournalCorruption, JournalPosition, Rec
 from octavo.bookie.journal.replay import DeliverRecord, JournalScan, ReadBytes, ReportCorruption
 from octavo.bookie.storage.manifest import Manifest
 from octavo.bookie.storage.manifest_keeper import journal_goes_back_to, refuse_old_manifest
+from octavo.protocol.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The limits of a bookie's server: over all connections, and for each client. Pure."""
 
-from dataclasses import dataclass
-
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.limits import HELLO_TIMEOUT_SECONDS
 
 STRANGER_FRAME_BYTES_MAX = 64 * 1024

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from octavo.bookie.memory.answer_memory import AnswerMemory, AnswerTiming
@@ -25,6 +25,7 @@ from octavo.bookie.storage.storage import Storage
 from octavo.metrics.histogram import counts_as_text
 from octavo.protocol.errors import BookieReadOnlyError
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.messages import Op
 from octavo.security.audit import Audit
 from octavo.security.strangers import Strangers

@@ -9,7 +9,6 @@ import contextlib
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from octavo.bookie.storage.damage import DamageReports
 from octavo.protocol.entries import RESIDUE
 from octavo.protocol.errors import BookieStorageError
 from octavo.protocol.held_entries import Holdings
+from octavo.protocol.light_dataclass import dataclass
 
 log = structlog.get_logger()
 

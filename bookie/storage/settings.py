@@ -1,10 +1,11 @@
 """The settings of a storage, and the values it reports."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from octavo.bookie.journal.journal import JournalSettings, JournalStatistics
 from octavo.metrics.histogram import Histogram
+from octavo.protocol.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

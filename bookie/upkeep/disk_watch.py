@@ -8,11 +8,11 @@ several disks; the bookie is read-only when all of them are short.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Hours of the day, UTC, in which something may happen. Pure."""
 
 import re
-from dataclasses import dataclass
+
+from octavo.protocol.light_dataclass import dataclass
 
 _WINDOW = re.compile(r"(\d\d?):(\d\d)-(\d\d?):(\d\d)")
 _DAY_MINUTES = 24 * 60

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePath
 
 import structlog
@@ -27,6 +27,7 @@ from octavo.bookie.upkeep.replaced import ReplacedCopies
 from octavo.bookie.upkeep.reserve import Reserve
 from octavo.bookie.upkeep.truncated import TruncatedStreams
 from octavo.protocol.errors import BookieShuttingDownError, MetadataError, MetadataUnavailableError, OctavoError
+from octavo.protocol.light_dataclass import dataclass
 
 log = structlog.get_logger("octavo.bookie")
 

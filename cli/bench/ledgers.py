@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.cli.bench.names import BENCH_KEY
@@ -11,6 +10,7 @@ from octavo.cli.event_loop import finish
 from octavo.cli.ledger.options import DigestName, SyncName
 from octavo.cli.session import describe, print_error
 from octavo.protocol.errors import NoSuchLedgerError, OctavoError
+from octavo.protocol.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from octavo.client.client import Client

@@ -15,7 +15,7 @@ import sys
 import time
 from array import array
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import cycle, islice
 from typing import Protocol, Self
@@ -23,6 +23,7 @@ from typing import Protocol, Self
 from octavo.cli.bench.histogram import Histogram
 from octavo.cli.output import Progress
 from octavo.protocol.errors import OctavoError, WouldBlock
+from octavo.protocol.light_dataclass import dataclass
 
 LATENCIES_HELD_MAX = 4_000_000
 """Number of latencies (4 bytes each) that are kept before some are counted during the run, so that counting does not

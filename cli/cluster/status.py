@@ -40,12 +40,12 @@ async def status(session: Session) -> int:
 
 async def cluster_facts(session: Session) -> dict[str, Any]:
     """Health, bookies by state and findings, as JSON. Raises as a connection to the cluster does."""
+    from octavo.client.bookie_status import ask_bookies  # noqa: PLC0415
     from octavo.metadata.updates.cluster_release import finalized_release  # noqa: PLC0415
     from octavo.metadata.updates.garbage_hold import read_hold  # noqa: PLC0415
 
-    async with await session.connect() as client:
-        bookies = await client.bookies(details=True)
     async with await session.open_metadata() as store:
+        bookies = await ask_bookies(store)
         cluster_id, hold = await store.cluster_id(), await read_hold(store)
         finalized = await finalized_release(store)
     return as_json(cluster_id, bookies, hold, finalized, now=time.time())

@@ -8,11 +8,12 @@ directories and its port: what would move them is refused, and a disk is only ev
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 
 SETTINGS_FILE: Final = "host.toml"
 

@@ -2,12 +2,13 @@
 
 import secrets
 import ssl
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Self
 
 from octavo.client.options import ClientOptions
 from octavo.client.wire.protection import options_with_environment
 from octavo.client.wire.security import read_key
+from octavo.protocol.light_dataclass import dataclass
 from octavo.security.contexts import client_context
 from octavo.security.salted_login import SaltedLogin
 from octavo.security.tls_options import Tls

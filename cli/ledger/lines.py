@@ -5,9 +5,8 @@ and all other bytes are payload. The lines of :class:`LineSplitter`, joined by :
 from a newline after the last line: :attr:`LineSplitter.final_newline` tells whether the file had one.
 """
 
-from dataclasses import dataclass
-
 from octavo.protocol.errors import EntryTooLargeError
+from octavo.protocol.light_dataclass import dataclass
 
 
 class LineSplitter:

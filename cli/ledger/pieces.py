@@ -1,10 +1,9 @@
 """Bytes to standard output as they come: in large pieces when there are many, and at once when there are few."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-
-import aiofiles
 
 WRITE_BYTES = 1024 * 1024
 """Payload bytes collected before they are written to the output."""
@@ -51,8 +50,8 @@ async def write_pieces(
             gathered = 0
             room.set()
             if together:
-                await aiofiles.stdout_bytes.write(together)
-                await aiofiles.stdout_bytes.flush()
+                await asyncio.to_thread(sys.stdout.buffer.write, together)
+                await asyncio.to_thread(sys.stdout.buffer.flush)
             if on_written is not None and written:
                 await on_written(written)
         await gatherer

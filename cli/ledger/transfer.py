@@ -14,14 +14,14 @@ A file of lines that ends with a newline needs neither key, and ledgers of other
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import aiofiles
 from octavo.cli.ledger.lines import (
     LINES,
     LINES_WITHOUT_FINAL_NEWLINE,
@@ -36,6 +36,7 @@ from octavo.metadata.ledger.changes import Decision
 from octavo.metadata.ledger.decisions import Refuse, Settled, Write
 from octavo.metadata.ledger.model import LedgerMetadata, LedgerState
 from octavo.protocol.errors import InternalError, LedgerClosedError
+from octavo.protocol.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from octavo.client.read.reader import LedgerReader
@@ -71,6 +72,8 @@ async def open_source(path: Path | None, *, on_waiting: Callable[[], None]) -> A
     if path is None:
         yield _StandardInput(on_waiting)
         return
+    import aiofiles  # noqa: PLC0415 - only for input
+
     async with aiofiles.open(path, "rb", buffering=0) as file:
         yield _File(file)
 
@@ -90,6 +93,8 @@ class _StandardInput:
         self._waited = False
 
     async def read(self) -> bytes:
+        import aiofiles  # noqa: PLC0415 - only for input
+
         notice = None
         if not self._waited:
             notice = asyncio.get_running_loop().call_later(WAITING_NOTICE_SECONDS, self._note_waiting)
@@ -204,7 +209,7 @@ async def write_entries(
         nonlocal writing
         if writing is not None:
             await writing
-        writing = asyncio.ensure_future(aiofiles.stdout_bytes.write(piece))
+        writing = asyncio.ensure_future(asyncio.to_thread(sys.stdout.buffer.write, piece))
 
     try:
         async for entry in reader.entries(first, last):
@@ -219,7 +224,7 @@ async def write_entries(
         await write(output.join(payloads, ends=True))
         if writing is not None:
             await writing
-        await aiofiles.stdout_bytes.flush()
+        await asyncio.to_thread(sys.stdout.buffer.flush)
     finally:
         if writing is not None and not writing.done():
             writing.cancel()

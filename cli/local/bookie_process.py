@@ -18,8 +18,9 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from octavo.protocol.light_dataclass import dataclass
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """Size from which a log is renamed when its process starts; one older log is kept."""

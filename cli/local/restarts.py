@@ -7,7 +7,7 @@ only the operator can help; and an end before the process was ever ready in this
 command then cannot give the user a whole cluster and must say why (a port in use, a disk that cannot be written).
 """
 
-from dataclasses import dataclass
+from octavo.protocol.light_dataclass import dataclass
 
 EXIT_DATA_WRONG = 78
 """Exit status of a bookie whose data or identity are wrong: starting it again cannot help."""

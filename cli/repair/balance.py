@@ -5,6 +5,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from octavo.cli.repair.status import balance_lines, bookie_facts, size_in_words
 from octavo.cli.session import EXIT_FAILURE, EXIT_OK, CommandError, Session, command, number, print_error
 from octavo.protocol.errors import InvalidArgumentError
 
@@ -64,7 +65,7 @@ async def balance(
             await balancing.stop_balance(store)
             _say(session, "the balance is stopped; what has been moved stays where it is", {"phase": "stopped"})
             return EXIT_OK
-        facts = await bookie_facts(session)
+        facts = await bookie_facts(store)
         if dry_run:
             _print_plan(session, await balancing.plan_balance(store, facts))
             return EXIT_OK
@@ -80,35 +81,10 @@ async def balance(
     return EXIT_OK
 
 
-async def bookie_facts(session: Session) -> dict[str, dict[str, Any]]:
-    """The facts that each registered bookie shows, by bookie."""
-    async with await session.connect() as client:
-        return {one.bookie_id: dict(one.facts) for one in await client.bookies(details=True) if one.facts is not None}
-
-
-def status_lines(fields: dict[str, Any] | None) -> list[str]:
-    """The lines of `octavo repair status` about a balance; ``fields``: as ``--json`` has them."""
-    if fields is None:
-        return []
-    what = f"{fields['phase']}, {fields['moved']:,} ledgers moved ({_bytes(fields['moved_bytes'])})"
-    if fields["under_way"]:
-        what += f", {fields['under_way']:,} under way ({_bytes(fields['under_way_bytes'])})"
-    if fields["failed"]:
-        what += f", {fields['failed']:,} could not be moved"
-    lines = [f"balance   {what}"]
-    if fields["reason"]:
-        lines.append(f"          {fields['reason']}")
-    if fields["bookies"]:
-        lines.append(
-            f"          {', '.join(f'{one["bookie_id"]} {one["percent"]:.3g} %' for one in fields['bookies'])}"
-        )
-    return lines
-
-
 async def _wait(session: Session, store: "MetadataStore", patience_seconds: float | None) -> int:
     from octavo.cli.output import progress_bar  # noqa: PLC0415
     from octavo.repair.base.balance_document import Phase  # noqa: PLC0415
-    from octavo.repair.operate.balancing import balance_fields, read_balance  # noqa: PLC0415
+    from octavo.repair.operate.balance_status import balance_fields, read_balance  # noqa: PLC0415
 
     deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
     said = ""
@@ -125,13 +101,13 @@ async def _wait(session: Session, store: "MetadataStore", patience_seconds: floa
             progress(0, f"{state.moved:,} ledgers moved, {state.under_way:,} under way")
             await asyncio.sleep(POLL_SECONDS)
     fields = balance_fields(state) or {}
-    _say(session, "\n".join(status_lines(fields)), fields)
+    _say(session, "\n".join(balance_lines(fields)), fields)
     return EXIT_OK if state is not None and state.phase is Phase.DONE else EXIT_FAILURE
 
 
 def _print_plan(session: Session, plan: "PlannedBalance") -> None:
     from octavo.cli.output import print_json, print_line, print_table  # noqa: PLC0415
-    from octavo.repair.operate.balancing import fill_fields  # noqa: PLC0415
+    from octavo.repair.operate.balance_status import fill_fields  # noqa: PLC0415
 
     before, after = fill_fields(plan.before), fill_fields(plan.after)
     moves = [
@@ -149,24 +125,24 @@ def _print_plan(session: Session, plan: "PlannedBalance") -> None:
     print_table(
         ["bookie", "holds", "of", "percent", "then"],
         [
-            [was["bookie_id"], _bytes(was["held_bytes"]), _bytes(was["capacity_bytes"]), f"{was['percent']:.3g}",
-             f"{becomes['percent']:.3g}"]
+            [
+                was["bookie_id"], size_in_words(was["held_bytes"]), size_in_words(was["capacity_bytes"]),
+                f"{was['percent']:.3g}", f"{becomes['percent']:.3g}",
+            ]
             for was, becomes in zip(before, after, strict=True)
         ],
     )  # fmt: skip
-    print_line(f"{len(moves):,} ledgers would be moved, {_bytes(sum(one.bytes for one in plan.moves))}")
+    print_line(f"{len(moves):,} ledgers would be moved, {size_in_words(sum(one.bytes for one in plan.moves))}")
     if moves:
         print_table(["ledger", "from", "to", "bytes"], [list(one.values()) for one in moves[:MOVES_SHOWN_MAX]])
     if len(moves) > MOVES_SHOWN_MAX:
         print_line(f"and {len(moves) - MOVES_SHOWN_MAX:,} more; --json shows all of them")
     if plan.fixed_bytes:
-        print_line(f"{_bytes(plan.fixed_bytes)} of copies lie in ledgers and streams that do not move: open ones")
+        print_line(
+            f"{size_in_words(plan.fixed_bytes)} of copies lie in ledgers and streams that do not move: open ones"
+        )
     if not plan.is_even:
         print_line("no move brings the bookies nearer to their shares than that")
-
-
-def _bytes(count: int) -> str:
-    return f"{count:,} bytes" if count < 1_000_000 else f"{count / 1e6:,.1f} MB"
 
 
 def _say(session: Session, text: str, fields: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from octavo.cli.asking import agreed
-from octavo.cli.repair import balance
+from octavo.cli.repair import balance, status
 from octavo.cli.session import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -44,9 +44,6 @@ STUCK_SECONDS = 20.0
 """How long only blocked work must be left before a command that waits gives up: writers replace bookies, and what is
 blocked is tried again, in less time."""
 
-BLOCKED_SHOWN_MAX = 100
-"""Blocked ledgers shown without --ledgers."""
-
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 BookieArgument = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
@@ -63,34 +60,7 @@ TimeoutOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 balance.register(app)
-
-
-@command(app)
-async def status(
-    session: Session,
-    ledgers: Annotated[
-        bool, typer.Option("--ledgers", help="Show all blocked ledgers that are known, not only the first hundred.")
-    ] = False,
-) -> None:
-    """Show what repair does.
-
-    Shows the auditor, bookies that are not in their ordinary condition, how many ledgers are being repaired, and what
-    cannot be repaired, with the reason and the bookies that it depends on.
-    """
-    from octavo.cli.output import print_json  # noqa: PLC0415
-    from octavo.repair.operate.balancing import balance_fields, read_balance  # noqa: PLC0415
-    from octavo.repair.operate.operators import read_status, status_fields  # noqa: PLC0415
-
-    async with await session.open_metadata() as store:
-        current = await read_status(store)
-        facts = await balance.bookie_facts(session)
-        fields_of_balance = balance_fields(await read_balance(store))
-    fields = status_fields(current, facts, now_ms=_now_ms(), blocked_max=None if ledgers else BLOCKED_SHOWN_MAX)
-    fields["balance"] = fields_of_balance
-    if session.as_json:
-        print_json(fields)
-        return
-    _print_status(fields, len(current.blocked))
+status.register(app)
 
 
 @command(app)
@@ -500,47 +470,6 @@ def _blocked(current: "RepairStatus") -> str:
     shown = "; ".join(f"ledger {one.ledger_id}: {one.reason}" for one in current.blocked[:3])
     more = f"; and {len(current.blocked) - 3} more" if len(current.blocked) > 3 else ""
     return shown + more
-
-
-def _print_status(fields: dict[str, Any], blocked: int) -> None:
-    from octavo.cli.output import print_line, print_table  # noqa: PLC0415
-
-    print_line(f"auditor   {fields['auditor'] or 'none is elected'}")
-    if fields["last_round_seconds_ago"] is not None:
-        print_line(f"round     {fields['last_round_seconds_ago']:,.0f} s ago")
-    if fields["paused"]:
-        print_line("paused    `octavo repair resume` continues")
-    if fields["brake"]:
-        print_line("brake     half of the bookies are missing: none is declared lost")
-    ledgers = fields["ledgers"]
-    print_line(f"ledgers   {', '.join(f'{number:,} {name}' for name, number in ledgers.items() if number) or 'none'}")
-    if fields["seconds_left"] is not None:
-        print_line(f"left      about {fields['seconds_left']:,.0f} s, {fields['bytes_per_second'] / 1e6:,.1f} MB/s")
-    for line in balance.status_lines(fields["balance"]):
-        print_line(line)
-    rows = [
-        [one["bookie_id"], one["state"], _since(one["since"]), one["ledgers"], one["ledgers_at_margin"], one["reason"]]
-        for one in fields["bookies"]
-    ]
-    if rows:
-        print_table(["bookie", "condition", "for", "ledgers", "at margin", "reason"], rows)
-    if fields["blocked"]:
-        print_table(
-            ["ledger", "from", "to", "class", "bookies", "reason"],
-            [
-                [
-                    one["ledger_id"], one["first_entry"], one["last_entry"], one["class"], " ".join(one["bookies"]),
-                    one["reason"],
-                ]
-                for one in fields["blocked"]
-            ],
-        )  # fmt: skip
-    if blocked > len(fields["blocked"]):
-        print_line(f"and {blocked - len(fields['blocked'])} more blocked ledgers; --ledgers shows them")
-
-
-def _since(since: float | None) -> str | None:
-    return None if since is None else f"{max(time.time() - since, 0):,.0f} s"
 
 
 def _ledgers(ledger_ids: Any) -> str:

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, NamedTuple, Self
 
 from octavo.cli.top.pages import PAGES, PageName
+from octavo.protocol.light_dataclass import dataclass
 
 HELP: Final = "b bookies  l logs  < > sort by  r reverse  arrows scroll  space pause  q quit"
 

@@ -21,7 +21,7 @@ equally likely: slot decides which bookie serves a stripe first, so a fixed orde
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log
 from types import MappingProxyType
 from typing import Final, Literal, Protocol
@@ -31,6 +31,7 @@ from octavo.client.choose.locations import UNKNOWN, Location, has_own_host, loca
 from octavo.metadata.cluster.registration import BookieRegistration, BookieState
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 WEIGHT_RATIO_MAX = 3.0

@@ -32,13 +32,14 @@ ask, or has a verdict of every member of its write set.
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 
 from octavo.protocol.entries import Entry
 from octavo.protocol.entry_columns import EntryColumns
 from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 _entry_id = itemgetter(1)

@@ -12,7 +12,6 @@ not answer.
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from octavo.client.options import ClientOptions
 from octavo.client.wire.pool import ConnectionPool
@@ -27,6 +26,7 @@ from octavo.protocol.errors import (
     UnsupportedOperationError,
 )
 from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.limits import ENTRIES_PER_FRAME_MAX, FRAME_PAYLOAD_BYTES_TARGET
 from octavo.protocol.messages import (
     CAPABILITY_REPAIR,

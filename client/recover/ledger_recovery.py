@@ -48,11 +48,11 @@ write pipeline, and reported when they are on their quorum (:meth:`~LedgerRecove
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from octavo.protocol.entries import header_of
 from octavo.protocol.ids import EntryId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.places import last_place, term_of_lac
 from octavo.protocol.quorums import Quorums
 

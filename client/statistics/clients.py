@@ -1,13 +1,13 @@
 """The statistics of a client: its connections, and everything that it has made and that is open."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from octavo.client.statistics.logs import LogStatistics
 from octavo.client.statistics.readers import ReaderStatistics
 from octavo.client.statistics.writers import LedgerWriterStatistics, LogWriterStatistics
 from octavo.protocol.ids import BookieId
+from octavo.protocol.light_dataclass import dataclass
 
 type ConnectionState = Literal["idle", "connected", "busy", "down"]
 """``idle``: not connected, and no attempt has failed. ``busy``: connected, and it takes no further request until the

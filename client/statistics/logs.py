@@ -1,6 +1,6 @@
 """The statistics of a handle on a log."""
 
-from dataclasses import dataclass
+from octavo.protocol.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """The statistics of a ledger's reader."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ Every value is a copy: it does not change afterwards. Making one sends no reques
 entries are added: it is computed from what a writer needs anyway.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 type LedgerWriterState = Literal["open", "failed", "closing", "unclosed", "closed"]
 """``failed``: it takes no adds, and is not closed yet. ``unclosed``: the last close was refused, because copies are

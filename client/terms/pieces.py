@@ -17,7 +17,7 @@ Fragments come in *parts*: a stream without pages, the tail of one that has page
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 from octavo.client.read.terms import PieceMovedError
@@ -25,6 +25,7 @@ from octavo.metadata.ledger.term import Term, TermState
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.metadata.stream.terms import term_from
 from octavo.protocol.ids import EntryId
+from octavo.protocol.light_dataclass import dataclass
 
 type Form = tuple[int, int, int, int, int]
 """What the fragments of a piece have in common: term, E, Qw, Qa, and the number of the key."""

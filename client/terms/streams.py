@@ -1,7 +1,6 @@
 """Creates streams and takes them over. Either gives the writer of a new term."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from octavo.client.arguments import Protection
@@ -21,6 +20,7 @@ from octavo.protocol.errors import (
     UnauthorizedError,
 )
 from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.places import place
 from octavo.protocol.quorums import Quorums
 

@@ -19,12 +19,12 @@ each that follows, call :meth:`Deadline.look`, until it returns something else t
 :class:`TooLate` the writer fails with :meth:`Deadline.error`.
 """
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from octavo.client.write.ensemble_changes import Phase
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError, QuorumLostError, UnauthorizedError
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 _METADATA_GRACE: Final = 0.1

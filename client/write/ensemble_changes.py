@@ -40,12 +40,12 @@ step that leads to COMMITTING (rule W1), so the search for spares delays no ackn
 import enum
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Self
 
 from octavo.client.write.pipeline import Effect, Pipeline
 from octavo.metadata.ledger.debts import NO_DEBT, Debt
 from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 DEPARTED_RETRY_FACTOR = 10

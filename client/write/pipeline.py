@@ -52,13 +52,13 @@ and tenure, at any time, any number of times, in any order; ``on_ready`` when a 
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from itertools import compress, cycle, islice
 from typing import Self, final
 
 from octavo.metadata.ledger.debts import NO_DEBT, Debt
 from octavo.protocol.entries import header_of
 from octavo.protocol.ids import EntryId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 

@@ -9,10 +9,10 @@ The anchor is a document of its own for each partition, named by the id of the p
 each truncation, and the document of the topic would be changed by all of them.
 """
 
-from dataclasses import dataclass
 from typing import Final, Self
 
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
+from octavo.protocol.light_dataclass import dataclass
 
 _FORMAT: Final = 1
 

@@ -17,13 +17,14 @@ it (rule K12).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final
 
 from octavo.gateway.codes import Code, RefusedError
 from octavo.gateway.topics.settings import DEFAULT, KEEP_ALL, TopicRetention, TopicSettings
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
+from octavo.protocol.light_dataclass import dataclass
 
 _FORMAT: Final = 1
 

@@ -5,11 +5,11 @@ must not believe that it has it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
 from octavo.gateway.codes import Code, RefusedError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 BYTES_MAX_DEFAULT: Final = 1_048_588

@@ -7,7 +7,7 @@ ApiVersions: its answers never have tagged fields in the header, because the cli
 there are.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -18,6 +18,7 @@ from octavo.gateway.wire import fetch, produce
 from octavo.gateway.wire.entities import encode_answer
 from octavo.gateway.wire.fields import MalformedError, Reader
 from octavo.gateway.wire.outcome import Outcome
+from octavo.protocol.light_dataclass import dataclass
 
 _HEADER: Final = Struct(">hhi")
 _NUMBER: Final = Struct(">i")

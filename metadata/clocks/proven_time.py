@@ -31,8 +31,10 @@ set. An observer that finds what another one has stored has lived through that m
 (:mod:`octavo.metadata.clocks.handed_over`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Self
+
+from octavo.protocol.light_dataclass import dataclass
 
 EARLIEST_MS: Final = 1_577_836_800_000
 """The beginning of 2020: no clock that was ever set shows an earlier time."""

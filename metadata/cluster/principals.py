@@ -9,11 +9,12 @@ in a list of their own, which they keep as it is.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_bytes, encode_object
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.security.names import is_principal_name
 from octavo.security.roles import Role
 from octavo.security.salted_keys import SaltedVerifier

@@ -3,12 +3,13 @@
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, encode_bytes, encode_object
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId, is_bookie_id
+from octavo.protocol.light_dataclass import dataclass
 
 FORMAT = 1
 """Format number of encoded registrations and cookies."""

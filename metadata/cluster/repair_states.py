@@ -20,13 +20,14 @@ retired    an operator retires it                       unretire, before rule O5
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any, Final, Self
 
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
 from octavo.protocol.errors import InvalidArgumentError
 from octavo.protocol.ids import BookieId, is_bookie_id
+from octavo.protocol.light_dataclass import dataclass
 
 DOCUMENT: Final = "repair/bookies"
 """Name of the document."""

@@ -40,7 +40,6 @@ begins or ends elsewhere    refuse          refuse          refuse, conflict
 common (:class:`octavo.metadata.ledger.stored.StoredLedger`), and serve both. Of a stream they change the tail.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -51,6 +50,7 @@ from octavo.metadata.ledger.stored import StoredLedger
 from octavo.metadata.ledger.term import StoredFragment
 from octavo.protocol.errors import LedgerFencedError, MetadataConflictError
 from octavo.protocol.ids import BookieId, EntryId
+from octavo.protocol.light_dataclass import dataclass
 
 type Decision = Write[LedgerMetadata] | Settled | Refuse
 

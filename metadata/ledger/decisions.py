@@ -3,10 +3,10 @@
 In a module of its own: what carries changes out, and every client that reads, knows decisions and few changes.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.protocol.errors import OctavoError
+from octavo.protocol.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from octavo.metadata.ledger.stored import StoredLedger

@@ -24,7 +24,7 @@ constructor refuses anything else, so that damage and defects are caught whereve
 import enum
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from itertools import pairwise
 from types import MappingProxyType
@@ -48,6 +48,7 @@ from octavo.metadata.ledger.term import StoredFragment, Term, TermKey, TermState
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId, is_bookie_id
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums, quorums_of
 
 LOG_KEY = "octavo.log"

@@ -12,7 +12,6 @@ range every entry exists, and every member of an entry's write set should hold i
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, Self
 
@@ -20,6 +19,7 @@ from octavo.metadata.ledger.debts import Debt, FullCopies
 from octavo.metadata.ledger.term import StoredFragment, Term
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 

@@ -9,12 +9,12 @@ stream gives one that is over (:mod:`octavo.client.terms.pieces`). A term is nev
 
 import enum
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from octavo.metadata.ledger.debts import Debt, FullCopies
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 

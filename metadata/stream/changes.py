@@ -40,7 +40,7 @@ Older fragments, the start and unknown fields are taken as found. A refused chan
 means that another client got ahead (rule T10).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -52,6 +52,7 @@ from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamS
 from octavo.metadata.stream.page_reference import PageReference
 from octavo.protocol.errors import InternalError, LedgerClosedError, MetadataConflictError, TermOverError
 from octavo.protocol.ids import EntryId
+from octavo.protocol.light_dataclass import dataclass
 
 FRAGMENTS_BYTES_MAX: Final = 128 * 1024
 """Largest stored size of a stream's tail that a new fragment may lead to (rule U3). A document of the metadata store

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from octavo.metadata.ledger.checks import quorum_problem
 from octavo.metadata.ledger.debts import Debt
 from octavo.protocol.entries import Digest
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, is_bookie_id
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.places import FIRST_TERM, OFFSET_MAX, last_place, offset_of, term_of
 from octavo.protocol.quorums import Quorums, quorums_of
 

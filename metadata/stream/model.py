@@ -30,7 +30,7 @@ the stored form. What a stream has in common with a ledger is :class:`octavo.met
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Self
@@ -46,6 +46,7 @@ from octavo.metadata.stream.states import StreamState
 from octavo.metadata.stream.terms import TERM_STATES, term_from
 from octavo.protocol.errors import InvalidArgumentError, LedgerClosedError
 from octavo.protocol.ids import ID_MAX, TERM_MAX, BookieId, EntryId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.places import FIRST_TERM, last_place, offset_of, place, term_of, term_of_lac
 from octavo.protocol.quorums import Quorums
 

@@ -7,11 +7,11 @@ bytes, and when the first of them was begun. A page is never changed; the metada
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Protocol, Self
 
 from octavo.protocol.ids import ID_MAX, EntryId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.places import OFFSET_MAX, offset_of, term_of
 
 _NAME: Final = re.compile(r"(0|[1-9][0-9]{0,15})-([0-9a-f]{1,64})")

@@ -17,7 +17,7 @@ or deleted the stream. Positions and places of what is left have not changed.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -27,6 +27,7 @@ from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamS
 from octavo.metadata.stream.page_reference import PageReference, parse_page_name
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 FORMAT: Final = 1
 ARCHIVED_FORMAT: Final = 2

@@ -39,7 +39,6 @@ write of ``confirmation``.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -49,6 +48,7 @@ from octavo.metadata.encoding import NO_FIELDS, FieldReader, decode_object, enco
 from octavo.metadata.store.driver import Kind
 from octavo.metadata.store.values import Version
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
+from octavo.protocol.light_dataclass import dataclass
 
 LAYOUT_FORMAT: Final = 1
 """Format number of the layout. Raised when nodes move or change their meaning."""

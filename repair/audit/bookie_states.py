@@ -32,10 +32,11 @@ bookie is declared lost until the bookies are back or an operator overrides the 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from octavo.metadata.cluster.repair_states import BookieCondition, Condition, RepairStates
 from octavo.protocol.ids import BookieId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.base.waits import Waits
 
 

@@ -5,7 +5,6 @@ The decisions are in :mod:`octavo.repair.audit.bookie_states`.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -20,6 +19,7 @@ from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.store.values import Version, Versioned
 from octavo.protocol.errors import MetadataConflictError, MetadataError
 from octavo.protocol.ids import BookieId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.audit.bookie_states import Observed, Step, declare_lost, observe
 from octavo.repair.base.ask_bookie import facts_of, serves
 from octavo.repair.base.local_bookie import LocalBookie

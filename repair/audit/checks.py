@@ -14,6 +14,7 @@ from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.base.documents import CHECKS, Check, decode_checks, encode_checks
 from octavo.repair.base.read_metadata import read_ledgers
 from octavo.repair.base.stream_parts import StreamParts
+from octavo.repair.base.unreadable import log_unreadable
 
 log = structlog.get_logger("octavo.repair")
 
@@ -46,7 +47,7 @@ class OperatorChecks:
             if check.short is None and check.ledger_id not in self._members and check.ledger_id not in self._short
         ]  # fmt: skip
         begun = []
-        for ledger_id, metadata in (await read_ledgers(self._store, new)).items():
+        for ledger_id, metadata in (await read_ledgers(self._store, new, log_unreadable)).items():
             named = set() if metadata is None else {
                 name for settled in metadata.settled_ranges() for name in settled.bookies
             }  # fmt: skip

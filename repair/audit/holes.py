@@ -5,12 +5,12 @@ a ledger is first seen CLOSED, and again from time to time. A member answers fro
 """
 
 import asyncio
-from dataclasses import dataclass
 
 from octavo.client.wire.pool import ConnectionPool
 from octavo.metadata.ledger.stored import SettledRange, StoredLedger
 from octavo.protocol.errors import ClientClosedError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.messages import CAPABILITY_REPAIR, Missing, MissingAnswer
 
 

@@ -11,9 +11,10 @@ then it has given the job up.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.base.documents import Report, WorkPlan
 from octavo.repair.base.planning import JOBS_MAX, Blocked, Job, Why
 

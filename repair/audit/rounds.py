@@ -24,6 +24,7 @@ from octavo.repair.base.local_bookie import LocalBookie
 from octavo.repair.base.read_metadata import read_ledgers
 from octavo.repair.base.settings import RepairSettings
 from octavo.repair.base.stream_parts import StreamParts
+from octavo.repair.base.unreadable import log_unreadable
 
 log = structlog.get_logger("octavo.repair")
 
@@ -68,7 +69,7 @@ class Rounds:
 
     async def read(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, EitherMetadata | None]:
         """As :func:`read_ledgers`; the census learns what was read."""
-        ledgers = await read_ledgers(self._store, ledger_ids)
+        ledgers = await read_ledgers(self._store, ledger_ids, log_unreadable)
         if self.census.complete:
             for ledger_id, metadata in ledgers.items():
                 seen = None if metadata is None else await self.parts.seen(metadata)
@@ -142,7 +143,7 @@ class Rounds:
         return found
 
     async def _read(self, page: list[LedgerId], found: Round) -> None:
-        for ledger_id, metadata in sorted((await read_ledgers(self._store, page)).items()):
+        for ledger_id, metadata in sorted((await read_ledgers(self._store, page, log_unreadable)).items()):
             seen = None if metadata is None else await self.parts.seen(metadata)
             if seen is not None:
                 found.note(ledger_id, seen)

@@ -32,13 +32,14 @@ once it is closed.
 import operator
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from octavo.client.choose.locations import UNKNOWN, Location
 from octavo.metadata.ledger.stored import SettledRange, StoredLedger
 from octavo.protocol.entries import SEALED_BYTES_MIN
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 TOLERANCE: Final = 0.05

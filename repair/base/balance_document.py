@@ -7,11 +7,12 @@ not *wanted*, no target takes a place for the sake of balance (rule A14).
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
 from octavo.protocol.ids import BookieId, is_bookie_id
+from octavo.protocol.light_dataclass import dataclass
 
 DOCUMENT: Final = "repair/balance"
 """Name of the document."""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from octavo.metadata.cluster.registration import BookieRegistration, BookieState
@@ -13,8 +12,10 @@ from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.updates.paging import parts_of
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import BookieId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.base.balance import Balance, Movable, Movables, bytes_of_members, ensembles_of
 from octavo.repair.base.read_metadata import each_ledger
+from octavo.repair.base.unreadable import log_unreadable
 
 FACT = "repair_balance"
 """The fact that a bookie shows in INFO if it can take a place for the sake of balance (rule A14)."""
@@ -47,7 +48,7 @@ async def survey(
         if name not in states.bookies and (capacity := _capacity(facts.get(name, {}))) > 0
     }
     balance, movables, fixed = Balance(capacities, {}), Movables(), 0
-    async with contextlib.aclosing(each_ledger(store, strict=False)) as ledgers:
+    async with contextlib.aclosing(each_ledger(store, log_unreadable)) as ledgers:
         async for metadata in ledgers:
             parts = await parts_read(store, metadata)
             sizes = bytes_of_parts(parts)

@@ -21,13 +21,14 @@ changed between two rounds is compared in blocks, at the speed of memory.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import merge
 from itertools import groupby, pairwise
 from typing import Final, cast
 
 from octavo.metadata.ledger.stored import StoredLedger
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 _ITEM_BYTES = 8
 

@@ -21,12 +21,13 @@ its share of the bytes is used up.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import Any, Final, Self
 
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object, value_text
 from octavo.protocol.ids import ID_MAX, BookieId, LedgerId, is_bookie_id
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.base.planning import JOBS_MAX, Blocked, BlockedClass, Job, Why
 
 AUDITOR_LOCK: Final = "repair/auditor"

@@ -25,7 +25,6 @@ class          meaning
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from octavo.client.choose.locations import Location
@@ -35,6 +34,7 @@ from octavo.metadata.cluster.repair_states import Condition, RepairStates
 from octavo.metadata.ledger.stored import SettledRange, StoredKind, StoredLedger
 from octavo.protocol.errors import NotEnoughBookiesError
 from octavo.protocol.ids import BookieId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.base.settled import ranges_of_member
 
 JOBS_MAX: Final = 1024

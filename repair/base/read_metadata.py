@@ -1,16 +1,16 @@
 """Reads the metadata of many ledgers and streams, some at a time."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Final
 
-import structlog
 from octavo.metadata.store.store import MetadataStore
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
 
-log = structlog.get_logger("octavo.repair")
+type OnUnreadable = Callable[[LedgerId, MetadataError], object]
+"""Is told of the metadata that cannot be understood, and are left out."""
 
 READS_AT_ONCE: Final = 32
 """Reads under way at a time: enough to hide the round trip to a metadata store, and few enough to be no load."""
@@ -18,30 +18,33 @@ READS_AT_ONCE: Final = 32
 _PAGE: Final = 32 * READS_AT_ONCE
 
 
-async def each_ledger(store: MetadataStore, *, strict: bool = True) -> AsyncGenerator[EitherMetadata]:
-    """The metadata of all ledgers and streams, by id. Raises :class:`MetadataError` for one that cannot be understood,
-    if ``strict``; otherwise it is left out. Raises :class:`MetadataUnavailableError`."""
+async def each_ledger(
+    store: MetadataStore, on_unreadable: OnUnreadable | None = None
+) -> AsyncGenerator[EitherMetadata]:
+    """The metadata of all ledgers and streams, by id. Raises as :func:`read_ledgers`."""
     page: list[LedgerId] = []
     async for ledger_id in store.list_ledgers():
         page.append(ledger_id)
         if len(page) >= _PAGE:
-            for metadata in await _read_page(store, page, strict=strict):
+            for metadata in await _read_page(store, page, on_unreadable):
                 yield metadata
             page = []
-    for metadata in await _read_page(store, page, strict=strict):
+    for metadata in await _read_page(store, page, on_unreadable):
         yield metadata
 
 
-async def _read_page(store: MetadataStore, page: list[LedgerId], *, strict: bool) -> list[EitherMetadata]:
-    found = await read_ledgers(store, page, strict=strict)
+async def _read_page(
+    store: MetadataStore, page: list[LedgerId], on_unreadable: OnUnreadable | None
+) -> list[EitherMetadata]:
+    found = await read_ledgers(store, page, on_unreadable)
     return [metadata for _, metadata in sorted(found.items()) if metadata is not None]
 
 
 async def read_ledgers(
-    store: MetadataStore, ledger_ids: Iterable[LedgerId], *, strict: bool = False
+    store: MetadataStore, ledger_ids: Iterable[LedgerId], on_unreadable: OnUnreadable | None = None
 ) -> dict[LedgerId, EitherMetadata | None]:
-    """The metadata of ledgers and streams; None for one that has been deleted. One that cannot be understood is left
-    out, and logged; if ``strict``, :class:`MetadataError` is raised. Raises :class:`MetadataUnavailableError`."""
+    """The metadata of ledgers and streams; None for one that has been deleted. Raises :class:`MetadataError` for one
+    that cannot be understood, unless there is ``on_unreadable``; :class:`MetadataUnavailableError`."""
     found: dict[LedgerId, EitherMetadata | None] = {}
     wanted = iter(ledger_ids)
 
@@ -54,11 +57,9 @@ async def read_ledgers(
             except MetadataUnavailableError:
                 raise
             except MetadataError as error:
-                if strict:
+                if on_unreadable is None:
                     raise
-                log.warning(
-                    "the metadata of a ledger cannot be understood", ledger=int(ledger_id), reason=error.message
-                )
+                on_unreadable(ledger_id, error)
 
     readers = [asyncio.ensure_future(read_some()) for _ in range(READS_AT_ONCE)]
     try:

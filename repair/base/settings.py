@@ -1,6 +1,6 @@
 """The settings of repair in one bookie. Pure."""
 
-from dataclasses import dataclass
+from octavo.protocol.light_dataclass import dataclass
 
 _MEBIBYTE = 1024 * 1024
 

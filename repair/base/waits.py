@@ -11,7 +11,7 @@ not kept, begins at the next look: a bookie is held, or missing, for longer then
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
@@ -20,6 +20,7 @@ from octavo.metadata.cluster.repair_states import BookieCondition, Condition, Re
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.ids import BookieId
+from octavo.protocol.light_dataclass import dataclass
 
 DOCUMENT: Final = "repair/clock"
 

@@ -28,9 +28,9 @@ asked again.
 
 import enum
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 WINDOW_ENTRIES = 4096

@@ -10,7 +10,7 @@ means that the metadata are read again and everything is decided again; the copi
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import structlog
@@ -28,6 +28,7 @@ from octavo.metadata.updates.page_out import store_page
 from octavo.metadata.updates.paging import StreamPages, parts_of
 from octavo.protocol.errors import DuplicateEntryError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import ID_MAX, BookieId, EntryId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.base.local_bookie import LocalBookie
 from octavo.repair.base.planning import Blocked, BlockedClass, Job, Why
 from octavo.repair.base.settled import ranges_of_member, replaceable

@@ -6,8 +6,9 @@ restart the target finds its last report in the store, and goes on with what is 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.base.documents import Report, WorkPlan
 from octavo.repair.base.planning import Blocked, Job
 

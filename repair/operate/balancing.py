@@ -1,12 +1,13 @@
-"""Begins and stops a balance for operators, and tells them how far it is and which moves it would make."""
+"""Begins and stops a balance for operators, and tells them which moves it would make."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from octavo.client.choose.locations import Locations
 from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.ids import BookieId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.base.balance import Move
 from octavo.repair.base.balance_document import (
     DOCUMENT,
@@ -18,12 +19,6 @@ from octavo.repair.base.balance_document import (
 )
 from octavo.repair.base.balance_survey import FACT, survey
 from octavo.repair.operate.operators import RepairRefusedError, change_document, read_states
-
-
-async def read_balance(store: MetadataStore) -> BalanceState | None:
-    """The balance that is under way, or the last one; None if there never was one."""
-    found = await store.read_document(DOCUMENT)
-    return None if found is None else decode_balance(found.value)
 
 
 async def ask_for_balance(
@@ -86,37 +81,6 @@ async def plan_balance(store: MetadataStore, facts: Mapping[str, Mapping[str, An
         balance.begin(move)
         moves.append(move)
     return PlannedBalance(tuple(moves), before, fills(), found.fixed_bytes, balance.is_even)
-
-
-def balance_fields(state: BalanceState | None) -> dict[str, Any] | None:
-    """A balance, as ``--json`` shows it; None if there never was one."""
-    if state is None:
-        return None
-    return {
-        "phase": state.phase.value,
-        "asked_by": state.asked_by.value,
-        "asked_at": state.asked_at_ms / 1000,
-        "reason": state.reason,
-        "moved": state.moved,
-        "moved_bytes": state.moved_bytes,
-        "failed": state.failed,
-        "under_way": state.under_way,
-        "under_way_bytes": state.under_way_bytes,
-        "bookies": fill_fields(state.bookies),
-    }
-
-
-def fill_fields(bookies: Mapping[BookieId, BookieFill]) -> list[dict[str, Any]]:
-    """How full bookies are, as ``--json`` shows it."""
-    return [
-        {
-            "bookie_id": name,
-            "held_bytes": one.held_bytes,
-            "capacity_bytes": one.capacity_bytes,
-            "percent": round(100 * one.held_bytes / one.capacity_bytes, 2),
-        }
-        for name, one in sorted(bookies.items())
-    ]
 
 
 def _there(state: BalanceState | None) -> BalanceState:

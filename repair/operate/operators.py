@@ -6,7 +6,7 @@ The functions raise :class:`RepairRefusedError` with one sentence for people.
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from octavo.metadata.cluster.repair_states import (
@@ -24,6 +24,7 @@ from octavo.metadata.updates.garbage_hold import GarbageHold, read_hold
 from octavo.metadata.updates.paging import members_of, parts_of
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError, NoSuchLedgerError, OctavoError
 from octavo.protocol.ids import BookieId, LedgerId, is_bookie_id
+from octavo.protocol.light_dataclass import dataclass
 from octavo.repair.base.documents import (
     AUDITOR_LOCK,
     BLOCKED_PREFIX,

@@ -13,6 +13,8 @@ import octavo
 
 INTERNAL = "Used only inside this package"
 
+LIGHT_DATACLASS = "octavo.protocol.light_dataclass.dataclass"
+
 _ROLE = re.compile(r":(?:class|meth|func|attr|data|mod|exc):`~?([\w.]+)`")
 
 _CODE = re.compile(r"``([A-Z]\w*(?:\.\w+)*|\w+(?:\.\w+)*(?=\(\)))(?:\(\))?``")
@@ -47,6 +49,13 @@ class DocstringLinks(griffe.Extension):
         for member in obj.members.values():
             if not member.is_alias:
                 self._rewrite(member)
+
+    def on_module_members(self, *, mod: Any, **_named: Any) -> None:
+        """Called once all members of a module have been read: parameters are shown of standard dataclasses only."""
+        found = mod.members.get("dataclass")
+        if found is not None and found.is_alias and found.target_path == LIGHT_DATACLASS:
+            mod.members["dataclass"] = griffe.Alias("dataclass", "dataclasses.dataclass", parent=mod)
+            mod.imports["dataclass"] = "dataclasses.dataclass"
 
     def on_class_members(self, *, cls: Any, **_named: Any) -> None:
         """Called once all members of a class have been read: those for other modules of Octavo are not for users."""

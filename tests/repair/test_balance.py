@@ -12,7 +12,8 @@ from octavo.metadata.updates.garbage_hold import GarbageHold, set_hold
 from octavo.protocol.ids import BookieId, LedgerId
 from octavo.repair.base.balance_document import AskedBy, BalanceState, Phase
 from octavo.repair.base.documents import AUDITOR_LOCK
-from octavo.repair.operate.balancing import ask_for_balance, read_balance, stop_balance
+from octavo.repair.operate.balance_status import read_balance
+from octavo.repair.operate.balancing import ask_for_balance, stop_balance
 from support.clusters.repair_cluster import QUICK, RepairCluster, repair_cluster
 from support.waiting import eventually
 

@@ -25,7 +25,7 @@ are counted only.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -33,6 +33,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 from octavo.metadata.clocks.proven_time import EARLIEST_MS, SKEW_MS, Moment, ProvenTime
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
 from octavo.protocol.errors import MetadataError
+from octavo.protocol.light_dataclass import dataclass
 
 FORMAT: Final = 1
 

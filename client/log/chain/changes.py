@@ -29,7 +29,7 @@ In a log that is DELETED every change but Withdraw, ForgetDropped, MarkDeleted a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from octavo.client.log.chain.bounds import MAKING_MAX
@@ -48,6 +48,7 @@ from octavo.client.log.seam.end_moved import end_moved
 from octavo.metadata.ledger.decisions import Refuse, Settled
 from octavo.protocol.errors import InvalidArgumentError, NoSuchLogError, NotLeaderError
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 type Decision = WriteDocument[LogDocument] | Settled | Refuse
 

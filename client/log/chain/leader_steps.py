@@ -22,12 +22,13 @@ recovery; delete a ledger that the list may name.
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from octavo.client.log.chain.changes import AppendSegment, BeginSegment, LogChange, Withdraw
 from octavo.client.log.documents.chain import LogDocument, Segment, SegmentEnd
 from octavo.protocol.errors import LogDamagedError, NoSuchLogError, NotLeaderError, OctavoError
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 
 class Stage(enum.Enum):

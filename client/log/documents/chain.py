@@ -12,7 +12,7 @@ Ledgers that belong to the log but not to its list are named too, so that none i
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple, Self
 
 from octavo.client.log.documents.formats import CHAIN_FORMAT
@@ -21,6 +21,7 @@ from octavo.metadata.encoding import FieldReader, decode_object, encode_bytes, e
 from octavo.protocol.entries import Digest
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums, quorums_of
 
 TERMS_MAX: Final = 256

@@ -6,12 +6,13 @@ comes first, and the other sees it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 from octavo.metadata.encoding import FieldReader, decode_object, encode_object
 from octavo.protocol.entries import EPOCH
+from octavo.protocol.light_dataclass import dataclass
 
 FORMAT: Final = 1
 

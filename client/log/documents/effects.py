@@ -1,7 +1,8 @@
 """The effect of a change of a log's document, whatever the layout that decides it. Pure."""
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from octavo.protocol.light_dataclass import dataclass
 
 
 class Encodable(Protocol):

@@ -1,10 +1,10 @@
 """The window within which a log knows the keys of its entries. Pure."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 
 WINDOW_ENTRIES_MAX: Final = 100_000
 """A leader holds the keys of the window in memory, some 200 bytes each, and reads the window when it begins."""

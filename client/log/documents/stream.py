@@ -23,7 +23,7 @@ adds nothing, and leaves the stream at rest.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple, Self
 
 from octavo.client.log.documents.chain import NO_RETENTION, LogDocument, Retention, log_from
@@ -33,6 +33,7 @@ from octavo.client.log.documents.states import LogState
 from octavo.metadata.encoding import FieldReader, encode_object, open_object
 from octavo.protocol.errors import InvalidArgumentError, MetadataError
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 
 class Truncating(NamedTuple):

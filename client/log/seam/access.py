@@ -1,7 +1,7 @@
 """The ledger operations that logs use: allocate, create, end, read and delete."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from octavo.client.arguments import Protection
@@ -17,6 +17,7 @@ from octavo.metadata.store.store import MetadataStore
 from octavo.protocol.entries import LedgerSecrets
 from octavo.protocol.errors import LogDamagedError, NoSuchLedgerError
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums
 
 if TYPE_CHECKING:

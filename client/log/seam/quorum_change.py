@@ -1,8 +1,7 @@
 """A change of the quorums of a log that its leader is asked for. Pure."""
 
-from dataclasses import dataclass
-
 from octavo.protocol.errors import InvalidArgumentError
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.quorums import Quorums, quorums_of
 
 

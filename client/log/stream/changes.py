@@ -24,7 +24,7 @@ before a change decides.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from octavo.client.log.documents.chain import Retention
@@ -35,6 +35,7 @@ from octavo.client.log.seam.end_moved import end_moved
 from octavo.metadata.ledger.decisions import Refuse, Settled
 from octavo.protocol.errors import NoSuchLogError
 from octavo.protocol.ids import LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 _MISSES_MAX: Final = 3
 """Looks for an abandoned stream that does not exist, before it is forgotten: its maker ends, or deletes it, long

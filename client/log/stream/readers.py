@@ -10,7 +10,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from octavo.metadata.stream.model import StreamMetadata
 from octavo.protocol.entries import LedgerSecrets, derive_secrets, verifier_matches
 from octavo.protocol.errors import MetadataUnavailableError, OctavoError, QuorumLostError, UnauthorizedError
 from octavo.protocol.ids import EntryId, LedgerId
+from octavo.protocol.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ has closed. An id that was released, or is held, is refused (:class:`AlreadyAdde
 ``T`` is the type of a tag that the shell gets back with each payload.
 """
 
-from dataclasses import dataclass
+from octavo.protocol.light_dataclass import dataclass
 
 
 class TooFarAheadError(Exception):

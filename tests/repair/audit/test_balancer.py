@@ -26,7 +26,8 @@ from octavo.repair.base.balance_document import DOCUMENT, AskedBy, BalanceState,
 from octavo.repair.base.documents import Report, WorkPlan, decode_plan, done_name, encode_report, work_name
 from octavo.repair.base.planning import Blocked, BlockedClass, Job, Why
 from octavo.repair.base.settings import RepairSettings
-from octavo.repair.operate.balancing import ask_for_balance, read_balance, stop_balance
+from octavo.repair.operate.balance_status import read_balance
+from octavo.repair.operate.balancing import ask_for_balance, stop_balance
 from support.clusters.local_bookie import MemoryBookie
 from support.metadata.interposed_store import InterposedStore
 from support.metadata.ledger_metadata import fragment, open_ledger

@@ -9,11 +9,10 @@ from octavo.metadata.memory import MemoryServer, open_memory_store
 from octavo.protocol.ids import BookieId, EntryId, LedgerId
 from octavo.repair.base.balance_document import Phase
 from octavo.repair.operate import operators
+from octavo.repair.operate.balance_status import balance_fields, read_balance
 from octavo.repair.operate.balancing import (
     ask_for_balance,
-    balance_fields,
     plan_balance,
-    read_balance,
     stop_balance,
 )
 from octavo.repair.operate.operators import RepairRefusedError

@@ -8,6 +8,7 @@ from octavo.client.client import Client
 from octavo.protocol.errors import OctavoError
 from octavo.repair.base.balance_document import BalanceState
 from octavo.repair.operate import balancing
+from octavo.repair.operate.balance_status import read_balance
 from simulation.judges.history import Violation
 from simulation.workload.workload import note_answer
 from simulation.world import ClientHost, World
@@ -71,7 +72,7 @@ class _Watched:
         try:
             if self._asked is None:
                 self._asked = (await _ask(host)).asked_at_ms
-            state = await balancing.read_balance(host.store)
+            state = await read_balance(host.store)
         except OctavoError as error:
             self.seen = f"{type(error).__name__} {error.message}"
             return False
