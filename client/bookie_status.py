@@ -48,8 +48,8 @@ class BookieStatus:
 
 
 async def ask_bookies(store: MetadataStore) -> list[BookieStatus]:
-    """What ``Client.bookies(details=True)`` of a client with default options gives. A command that asks for nothing
-    else loads a third of a client. Raises :class:`InvalidArgumentError` for wrong settings in the environment."""
+    """As ``Client.bookies(details=True)`` of a client with default options. A command that asks for nothing else loads
+    a third of a client. Raises :class:`InvalidArgumentError` for wrong settings in the environment."""
     options = options_with_environment(ClientOptions())
     pool = ConnectionPool(store, cluster_id=await store.cluster_id(), options=options, rng=random.Random())
     try:

@@ -55,7 +55,7 @@ LOGS_AT_A_TIME = 50
 
 
 class Times(NamedTuple):
-    """What a run of a command took, or the least of several."""
+    """The times of one run of a command, or the least of several runs."""
 
     processor_seconds: float
     seconds: float

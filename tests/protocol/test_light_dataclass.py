@@ -1,4 +1,4 @@
-"""Light dataclasses beside those of the standard library: nobody can tell them apart."""
+"""Light dataclasses beside those of the standard library: a program sees no difference."""
 
 import copy
 import dataclasses
