@@ -10,7 +10,7 @@ and neither reaches the last fragment that holds an entry: takeovers read its la
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from octavo.metadata.ledger.archive_word import ArchiveWords
 from octavo.metadata.ledger.decisions import Refuse, Settled, Write
@@ -19,6 +19,7 @@ from octavo.metadata.stream.page_reference import PageReference
 from octavo.metadata.stream.pages import Page, repaired_page
 from octavo.protocol.errors import InvalidArgumentError, MetadataConflictError
 from octavo.protocol.ids import EntryId
+from octavo.protocol.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
