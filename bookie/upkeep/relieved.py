@@ -18,7 +18,7 @@ from octavo.metadata import MetadataStore
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.updates.cluster_release import Release, finalized_release
 from octavo.metadata.updates.paging import parts_of
-from octavo.protocol.errors import NoSuchLedgerError
+from octavo.protocol.errors import MetadataError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import BookieId, LedgerId
 
 log = structlog.get_logger("octavo.bookie")
@@ -93,7 +93,7 @@ class RelievedRanges:
             return None
         known = self._candidates.get(ledger_id, {})
         found = {}
-        for one in await unnamed_ranges(self._store, stream, self._bookie_id):
+        for one in await self._unnamed_in(stream):
             if await self._storage.reader.holds_any(ledger_id, *one):
                 found[one] = known.get(one, now)
             await asyncio.sleep(0)
@@ -179,10 +179,21 @@ class RelievedRanges:
             stream = (await self._store.read_either(ledger_id)).value
             if stream.is_closed:
                 return []  # it is dropped, once it names this bookie nowhere
-            unnamed = set(await unnamed_ranges(self._store, stream, self._bookie_id))
+            unnamed = set(await self._unnamed_in(stream))
         except NoSuchLedgerError:
             return []
         return [one for one in ranges if one in unnamed]
+
+    async def _unnamed_in(self, stream: EitherMetadata) -> list[Range]:
+        """As :func:`unnamed_ranges`; none of a stream with a page that cannot be understood, which may name any bookie,
+        and must not keep the space of other streams."""
+        try:
+            return await unnamed_ranges(self._store, stream, self._bookie_id)
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            log.warning("ranges of a stream not given up: a page cannot be read", reason=error.message)
+            return []
 
 
 async def unnamed_ranges(store: MetadataStore, stream: EitherMetadata, bookie_id: BookieId) -> list[Range]:

@@ -286,6 +286,22 @@ async def test_pages_name_bookies_too(store: MetadataStore) -> None:
     assert len(await unnamed_ranges(store, root, BookieId("c"))) == 6
 
 
+async def test_page_that_cannot_be_understood_keeps_its_stream_and_no_other(host: StorageHost) -> None:
+    script = await held_stream(host, "xyz", "Bxy")
+    ledger_id = await host.store.allocate_ledger_id()
+    damaged = LedgerScript(ledger_id)
+    root, pages = paged_stream(20, 4, 6, ledger_id=ledger_id)
+    await add(host, damaged, term(1))
+    await host.store.create_stream(root)
+    for page in pages:
+        await host.store.create_document(page_document(ledger_id, page.reference), b"damage")
+    await host.storage.checkpoint()
+    rounds = [await host.replaced.round() for _ in range(2)]
+    assert rounds == [0, 1]
+    assert await read(host, script, 1) == ([], WHOLE)
+    assert await read(host, damaged, 1) == (term(1), [])
+
+
 # --- the storage alone ------------------------------------------------------------------------------------------------
 
 
