@@ -6,7 +6,8 @@ but for the fields that they name. Here these are functions that all classes sha
 getter of the class; only ``__init__`` is compiled.
 
 :func:`dataclass` otherwise means the same as the standard library's, whose :func:`dataclasses.field`, ``fields`` and
-``replace`` work with it. Type checkers see the standard one.
+``replace`` work with it. Type checkers see the standard one. A class that is derived from one of these is made here,
+too: the standard library takes them for classes that can be changed.
 """
 
 import dataclasses

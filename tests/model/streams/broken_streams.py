@@ -1,7 +1,7 @@
 """Clients, bookies and readers of a stream with one rule of terms broken each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from model.engine.exchange import STORE, Answer, Change, Fence, Message, Missing, ReadLac, Request
@@ -21,6 +21,7 @@ from octavo.metadata.stream.changes import BeginTakeover, ChangeFragment, OpenTe
 from octavo.metadata.stream.model import StreamFragment, StreamMetadata, StreamState
 from octavo.protocol.errors import InvalidArgumentError, TermOverError
 from octavo.protocol.ids import EntryId
+from octavo.protocol.light_dataclass import dataclass
 from octavo.protocol.places import term_of
 from octavo.protocol.quorums import Quorums
 

@@ -1,8 +1,9 @@
 """franz-go's own tests at a gateway: all that do not skip themselves, but for three.
 
 TestTxnEtl needs transactions, and TestIssueFetchLargerThanBrokerMaxReadBytes a topic whose batches may have 10 MiB: an
-entry of a log has at most 4 MiB, so a gateway refuses that setting (rule K1). Test848RegexBrokerResolves wants a pattern
-to match the topic in which a broker has its groups: at a gateway no client may read that, so no pattern matches it.
+entry of a log has at most 4 MiB, so a gateway refuses that setting (rule K1). Test848RegexBrokerResolves wants a
+pattern to match the topic in which a broker has its groups: at a gateway no client may read that, so no pattern
+matches it.
 
 They come from Go's module proxy and are built with `go`, which must be there: `make soak` runs this module
 (tests/left_to_soak.txt).
