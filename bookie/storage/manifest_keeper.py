@@ -6,7 +6,8 @@ the caller's to remove, afterwards: a crash in between leaves them for the next 
 
 A caller that is cancelled while the manifest is being replaced does not stop the file system, which finishes the
 rename: the manifest on disk may be the new one, and the one in memory is the old one (``may_be_behind``). The same
-holds for a caller that does not wait on a full disk."""
+holds for a caller that does not wait on a full disk. Merges and compaction may be cancelled, because both manifests
+say the same of every ledger that is held; who takes away what is held (rule C11) waits for the end instead."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence

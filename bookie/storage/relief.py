@@ -82,7 +82,8 @@ class Relief:
     async def remove(self, ranges: Mapping[LedgerId, Ranges]) -> dict[LedgerId, Amount]:
         """Remove what is held of these ranges, all of which lie below a durable mark. Returns how much was held of each
         ledger whose ranges were removed. Others are left as they are: the disk is full, the index is damaged there, or
-        entries have come so late that they are not in the index yet; try again later.
+        entries have come so late that they are not in the index yet; try again later. A caller that is cancelled once
+        the removal has begun waits for its end.
 
         Raises OSError, which is fatal."""
         async with self._removing:
@@ -96,18 +97,38 @@ class Relief:
                 }
                 if not wanted:
                     return {}
-                try:
-                    removed = await self._merger.purge_ranges({int(one): parts for one, parts in wanted.items()})
-                except OSError as error:
-                    self._health.fail(error)
-                    raise
-                # A look-up that began before may have found what is gone, and decide about an add by it. If this is
-                # cancelled, the note stays: the bookie stops, and its last adds are stored.
-                await self._entries.quiesce()
-                for one in wanted:
-                    del self._ledgers.relieving[one]
-            self._on_removed(wanted)  # also where a part of it is left
+                removed = await self._to_the_end(wanted)
             return {one: amounts[one] for one in wanted} if removed else {}
+
+    async def _to_the_end(self, wanted: Mapping[LedgerId, Ranges]) -> bool:
+        """Remove these ranges, also when the caller is cancelled: its locks are kept until that is over. The file
+        system finishes the rename of a manifest that it has begun; a repair that looked before the one in memory says
+        the same would find copies that are not there after a power cut."""
+        removal = asyncio.ensure_future(self._remove_now(wanted))
+        cancelled: asyncio.CancelledError | None = None
+        while not removal.done():
+            try:
+                await asyncio.wait({removal})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if not removal.cancelled():
+                removal.exception()  # the caller does not take it; the storage has failed with it
+            raise cancelled
+        return removal.result()
+
+    async def _remove_now(self, wanted: Mapping[LedgerId, Ranges]) -> bool:
+        try:
+            removed = await self._merger.purge_ranges({int(one): parts for one, parts in wanted.items()})
+        except OSError as error:
+            self._health.fail(error)
+            raise
+        # A look-up that began before may have found what is gone, and decide about an add by it.
+        await self._entries.quiesce()
+        for one in wanted:
+            del self._ledgers.relieving[one]
+        self._on_removed(wanted)  # also where a part of it is left
+        return removed
 
     def _begins(self, ledger_id: LedgerId, parts: Ranges) -> bool:
         """In one step: that every copy of the ranges lies in the index, and the note that they are being removed."""

@@ -101,6 +101,32 @@ async def cancelled_at_the_rename(filesystem: LaneDisk, work: Callable[[], Await
     return asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
+@pytest.mark.parametrize("cancels", [1, 2])
+async def test_cancelled_removal_of_ranges_is_over_only_when_the_manifests_agree(cancels: int) -> None:
+    """Otherwise a repair here would find copies that a power cut takes away (rule C11)."""
+    filesystem = LaneDisk()
+    storage = await open_storage(filesystem)
+    await storage.writer.add(KEPT.ledger_id, KEPT.key, KEPT.entries(range(COUNT)), recovery=False)
+    await storage.checkpoint()
+    await storage.relief.mark(KEPT.ledger_id, 10)
+    filesystem.hold()
+    removing = asyncio.ensure_future(storage.relief.remove({KEPT.ledger_id: [(0, 9)]}))
+    await filesystem.begun.wait()
+    for _ in range(cancels):
+        removing.cancel()
+        await asyncio.wait([removing], timeout=0)
+        assert not removing.done()
+    filesystem.release()
+    await asyncio.wait([removing])
+    assert removing.cancelled()
+    assert storage.ledgers.relieving == {}
+    after = await open_storage(killed(filesystem))
+    for one in (storage, after):
+        result = await one.reader.read(KEPT.ledger_id, 0, COUNT - 1, entries_max=COUNT, bytes_max=10**6)
+        assert (ids_of(result.entries), result.unknown) == (list(range(10, COUNT)), [(0, 9)])
+        await one.close()
+
+
 async def test_log_that_a_cancelled_compaction_wrote_is_not_removed_once_the_manifest_names_it() -> None:
     filesystem = LaneDisk()
     storage = await open_storage(filesystem)

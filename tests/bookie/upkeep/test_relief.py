@@ -252,6 +252,26 @@ async def test_metadata_that_name_the_bookie_once_the_mark_is_durable_keep_the_r
     await host.storage.close()
 
 
+async def test_cancelled_round_keeps_the_locks_until_the_removal_is_over(store: MetadataStore) -> None:
+    disk = HeldDisk(lambda name, path: name == "rename" and path.name == MANIFEST_NAME)
+    host = await StorageHost(disk, store).start()
+    script = await held_stream(host, "xyz", "Bxy")
+    await host.replaced.round()
+    disk.hold()
+    round_ = asyncio.ensure_future(host.replaced.round())
+    await disk.held.wait()
+    round_.cancel()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert host.storage.copy_locks.is_held(script.ledger_id)
+    disk.release()
+    await asyncio.wait([round_])
+    assert round_.cancelled()
+    assert not host.storage.copy_locks.is_held(script.ledger_id)
+    assert await read(host, script, 1) == ([], WHOLE)
+    await host.storage.close()
+
+
 async def test_no_mark_is_written_before_the_cluster_is_finalized(store: MetadataStore) -> None:
     host = await StorageHost(MemoryFileSystem(), store, relief_release=Release(0, 2)).start()
     script = await held_stream(host, "xyz", "Bxy")
