@@ -41,6 +41,9 @@ _AT_ONCE: Final = 32
 
 type Range = tuple[int, int]
 
+type Due = dict[LedgerId, dict[Range, float]]
+"""Stream -> range -> when the metadata were first seen not to name this bookie in it."""
+
 
 class RelievedRanges:
     """The ranges that wait, and how they go. Used by :class:`ReplacedCopies`, one call at a time."""
@@ -67,8 +70,7 @@ class RelievedRanges:
         self._mark_seconds_max = mark_seconds_max
         self._ranges_max = ranges_max
         self._look_seconds = min(LOOK_SECONDS, keep_seconds / 4)
-        self._candidates: dict[LedgerId, dict[Range, float]] = {}
-        """Stream -> range -> when the metadata were first seen not to name this bookie in it."""
+        self._candidates: Due = {}
         self._looked_at: dict[LedgerId, float] = {}
         self.ranges = 0
         """Given up since the start; the next two likewise."""
@@ -106,17 +108,18 @@ class RelievedRanges:
         if found and sum(map(len, self._candidates.values())) + len(found) <= self._ranges_max:
             self._candidates[ledger_id] = found
 
-    def due(self, now: float) -> dict[LedgerId, list[Range]]:
-        """The ranges that have waited for long enough."""
+    def due(self, now: float) -> Due:
+        """The ranges that have waited for long enough, in order, each with the time since when."""
         due = {}
         for ledger_id, ranges in self._candidates.items():
-            old = [one for one, since in ranges.items() if now - since >= self._keep_seconds]
+            old = {one: since for one, since in sorted(ranges.items()) if now - since >= self._keep_seconds}
             if old:
-                due[ledger_id] = sorted(old)
+                due[ledger_id] = old
         return due
 
-    async def relieve(self, due: dict[LedgerId, list[Range]]) -> int:
-        """Give this up where nothing speaks against it; of how many streams. Raises :class:`MetadataError`,
+    async def relieve(self, due: Due) -> int:
+        """Give this up where nothing speaks against it; of how many streams. A range whose time has begun again since
+        it was due stays. Raises :class:`MetadataError`,
         :class:`MetadataUnavailableError` and the storage's errors."""
         if not due or await finalized_release(self._store) < self._release:
             return 0
@@ -130,16 +133,18 @@ class RelievedRanges:
             )
         return streams
 
-    async def _relieve_some(self, due: dict[LedgerId, list[Range]]) -> int:
+    async def _relieve_some(self, due: Due) -> int:
         locks, relief = self._storage.copy_locks, self._storage.relief
         async with contextlib.AsyncExitStack() as stack:
-            for ledger_id in due:
+            held = {}
+            for ledger_id, ranges in due.items():
                 if locks.is_held(ledger_id):  # it is being repaired here, which may take hours
                     self.keep(ledger_id)
                 elif ledger_id in self._candidates:
                     await stack.enter_async_context(locks.hold(ledger_id))
-            wanted = await self._still_unnamed(due)
-            marks = {ledger_id: relief.mark(ledger_id, ranges[-1][1] + 1) for ledger_id, ranges in wanted.items()}
+                    held[ledger_id] = ranges
+            wanted = await self._still_unnamed(held)
+            marks = {ledger_id: relief.mark(ledger_id, max(ranges)[1] + 1) for ledger_id, ranges in wanted.items()}
             if not marks:
                 return 0
             done, _ = await asyncio.wait(marks.values(), timeout=self._mark_seconds_max)
@@ -148,7 +153,7 @@ class RelievedRanges:
             await self._check_metadata()
             marked = {ledger_id: ranges for ledger_id, ranges in wanted.items() if marks[ledger_id] in done}
             wanted = await self._still_unnamed(marked)
-            removed = await relief.remove(wanted)
+            removed = await relief.remove({ledger_id: list(ranges) for ledger_id, ranges in wanted.items()})
             for ledger_id, amount in removed.items():
                 self.ranges += len(wanted[ledger_id])
                 self.entries += amount.entries
@@ -158,21 +163,22 @@ class RelievedRanges:
                     self._candidates[ledger_id] = left
             return len(removed)
 
-    async def _still_unnamed(self, due: dict[LedgerId, list[Range]]) -> dict[LedgerId, list[Range]]:
-        """Those of the ranges that metadata read now do not give this bookie, of streams that have not been kept
-        meanwhile. Called under their locks."""
+    async def _still_unnamed(self, due: Due) -> Due:
+        """Those of the ranges that metadata read now do not give this bookie, and whose time has not begun again
+        since they were due: with a look of the same round a stream that was kept meanwhile is known again. Called under
+        their locks."""
         # After it this handle's reads show every change that was made before (rule M3).
         absent = set(await self._store.confirm_absent(list(due)))
         found = {}
         for ledger_id, ranges in due.items():
-            still = [] if ledger_id in absent else await self._unnamed_of(ledger_id, ranges)
-            if still:
-                found[ledger_id] = still
-        return {
-            ledger_id: ranges
-            for ledger_id, ranges in found.items()
-            if ledger_id in self._candidates and self._storage.holds_entries(ledger_id)
-        }
+            found[ledger_id] = [] if ledger_id in absent else await self._unnamed_of(ledger_id, ranges)
+        still: Due = {}
+        for ledger_id, unnamed in found.items():
+            known = self._candidates.get(ledger_id, {})
+            same = {one: due[ledger_id][one] for one in unnamed if known.get(one) == due[ledger_id][one]}
+            if same and self._storage.holds_entries(ledger_id):
+                still[ledger_id] = same
+        return still
 
     async def _unnamed_of(self, ledger_id: LedgerId, ranges: Collection[Range]) -> list[Range]:
         try:

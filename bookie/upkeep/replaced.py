@@ -15,7 +15,7 @@ reads whatever the number of ledgers. What is known of a ledger is lost when the
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -106,13 +106,13 @@ class ReplacedCopies:
             return 0
         await self._check_metadata()
         now = asyncio.get_running_loop().time()
-        due = [ledger_id for ledger_id, since in self._candidates.items() if now - since >= self._keep_seconds]
+        due = {one: since for one, since in self._candidates.items() if now - since >= self._keep_seconds}
         due_ranges = self.relieved.due(now)
         for page in _pages(looked_at):
             await asyncio.gather(*(self._look(ledger_id, now) for ledger_id in page))
         before = self.dropped
-        for page in _pages(due):
-            await self._drop_some(page)
+        for page in _pages(list(due)):
+            await self._drop_some({ledger_id: due[ledger_id] for ledger_id in page})
         if self.dropped > before:
             log.info("copies dropped: other bookies have taken this one's place", ledgers=self.dropped - before)
         return self.dropped - before + await self.relieved.relieve(due_ranges)
@@ -158,27 +158,27 @@ class ReplacedCopies:
         except NoSuchLedgerError:
             return False  # the garbage collector's
 
-    async def _drop_some(self, ledger_ids: Sequence[LedgerId]) -> None:
-        """Drop these ledgers where nothing speaks against it, under their locks."""
+    async def _drop_some(self, due: Mapping[LedgerId, float]) -> None:
+        """Drop these ledgers where nothing speaks against it, under their locks. Each comes with the time since when it
+        waits: one that was kept meanwhile, and found again by a look of the same round, waits anew."""
         locks = self._storage.copy_locks
         async with contextlib.AsyncExitStack() as stack:
             held = []
-            for ledger_id in ledger_ids:
+            for ledger_id, since in due.items():
                 if locks.is_held(ledger_id):  # it is being repaired here, which may take hours
                     self._candidates.pop(ledger_id, None)
-                elif ledger_id in self._candidates:
+                elif self._candidates.get(ledger_id) == since:
                     await stack.enter_async_context(locks.hold(ledger_id))
                     held.append(ledger_id)
             # After it this handle's reads show every change that was made before the locks were taken (rule M3).
             absent = set(await self._store.confirm_absent(held))
             for ledger_id in held:
-                wanted = ledger_id in self._candidates and ledger_id not in absent
-                if wanted and self._storage.holds_entries(ledger_id):
-                    await self._drop(ledger_id)
+                if ledger_id not in absent and self._storage.holds_entries(ledger_id):
+                    await self._drop(ledger_id, due[ledger_id])
                 self._candidates.pop(ledger_id, None)
 
-    async def _drop(self, ledger_id: LedgerId) -> None:
-        if await self._is_replaced(ledger_id) and ledger_id in self._candidates:
+    async def _drop(self, ledger_id: LedgerId, since: float) -> None:
+        if await self._is_replaced(ledger_id) and self._candidates.get(ledger_id) == since:
             await self._storage.writer.drop(ledger_id)
             self.dropped += 1
 

@@ -29,6 +29,7 @@ from octavo.bookie.storage.manifest_keeper import MANIFEST_NAME
 from octavo.bookie.storage.replay import _replay_record
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.relieved import unnamed_ranges
+from octavo.bookie.upkeep.replaced import READS_AT_ONCE
 from octavo.metadata import MetadataStore, Versioned
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.stream.model import StreamMetadata
@@ -228,6 +229,37 @@ async def test_repair_that_begins_while_the_metadata_are_read_is_not_forgotten(
         assert await host.replaced.round() == 0
     assert (host.replaced.waiting, host.replaced.relieved.waiting) == (0, 0)
     assert await read(host, script, 1) == (term(1), [])
+    await host.storage.close()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_what_is_kept_and_found_again_in_one_round_waits_anew(store: MetadataStore, closed: bool) -> None:
+    """A repair ends between the beginning of a round and its look at the ledger; its compare-and-set may be made
+    later."""
+    watched = Watched(store)
+    host = await StorageHost(MemoryFileSystem(), cast("MetadataStore", watched)).start()
+    *others, script = [await held_stream(host, "xyz", "xyz") for _ in range(READS_AT_ONCE + 1)]
+    if closed:
+        found = await store.read_stream(script.ledger_id)
+        done = found.value.at_rest(EntryId(place(2, 4)), 1000).closed()
+        await store.compare_and_set_stream(done, found.version)
+    assert await host.replaced.round() == 0
+    reads = 0
+
+    def kept_before_its_look() -> None:
+        """The first read is that of a look at others; the last stream is not among those that are looked at then."""
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            host.replaced.keep(script.ledger_id)
+
+    watched.after_read = kept_before_its_look
+    assert await host.replaced.round() == len(others)
+    assert (await read(host, others[0], 1))[0] == []
+    assert await read(host, script, 1) == (term(1), [])
+    assert (host.replaced.waiting, host.replaced.relieved.waiting) == ((1, 0) if closed else (0, 1))
+    assert await host.replaced.round() == 1
+    assert (await read(host, script, 1))[0] == []
     await host.storage.close()
 
 
