@@ -1,11 +1,11 @@
 """Merging parts of the index: which ones, and how (streaming, with one block of each part in memory)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from octavo.bookie.index.part import Part, PartWriter
-from octavo.bookie.index.runs import Run, clip, coalesce, exclude, merge_step
+from octavo.bookie.index.runs import Run, clip, coalesce, exclude_all, merge_step
 
 TIER_GROWTH = 4
 """Number of parts of one tier that are merged into one of the next: every run is written about log4(total / smallest)
@@ -104,12 +104,6 @@ async def _nothing() -> Stream:
         yield item
 
 
-def _outside(runs: Iterable[Run], intervals: Sequence[tuple[int, int]]) -> Iterable[Run]:
-    for interval in intervals:
-        runs = exclude(runs, *interval)
-    return runs
-
-
 async def merge_parts(
     parts: Sequence[Part],
     writer: PartWriter,
@@ -118,7 +112,8 @@ async def merge_parts(
     without: Mapping[int, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> Part:
     """Write the combined content of ``parts`` (oldest first) and finish the new part. Omits runs of ledgers for which
-    ``is_gone`` returns true, ids below ``first_kept``, and the intervals ``without``. Raises
+    ``is_gone`` returns true, ids below ``first_kept``, and the intervals ``without``, of each
+    ledger in order and apart. Raises
     :class:`IndexDamagedError`, OSError."""
     stream = merged_runs(parts)
     current, first, batch, handled = -1, 0, list[Run](), 0
@@ -130,7 +125,7 @@ async def merge_parts(
             current, first, batch = ledger_id, first_kept(ledger_id), []
         kept = clip(run, first, run.last)
         if kept is not None:
-            batch += _outside((kept,), without.get(ledger_id, ()))
+            batch += exclude_all(kept, without.get(ledger_id, ()))
         handled += 1
         if handled % _YIELD_RUNS == 0:
             await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise, repeat
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, cast
 
 RUN_ENTRIES_MAX = 4096
@@ -191,6 +191,33 @@ def exclude(runs: Iterable[Run], first: int, last: int) -> Iterator[Run]:
             yield below
         if above is not None and above is not below:
             yield above
+
+
+def exclude_all(run: Run, intervals: Sequence[tuple[int, int]]) -> list[Run]:
+    """The pieces of a run without its ids in these intervals, which are in order and apart. Looks only at those that
+    overlap the run."""
+    pieces = []
+    rest: Run | None = run
+    at = first_reaching(intervals, run.first)
+    while rest is not None and at < len(intervals) and intervals[at][0] <= rest.last:
+        low, high = intervals[at]
+        below = clip(rest, rest.first, low - 1) if rest.first < low else None
+        if below is not None:
+            pieces.append(below)
+        rest = clip(rest, high + 1, rest.last) if rest.last > high else None
+        at += 1
+    return pieces if rest is None else [*pieces, rest]
+
+
+def first_reaching(intervals: Sequence[tuple[int, int]], entry_id: int) -> int:
+    """The position of the first of these intervals, in order and apart, that does not end before the id."""
+    return bisect_left(intervals, entry_id, key=itemgetter(1))
+
+
+def is_inside(intervals: Sequence[tuple[int, int]], entry_id: int) -> bool:
+    """Whether one of these intervals, in order and apart, contains the id."""
+    at = first_reaching(intervals, entry_id)
+    return at < len(intervals) and intervals[at][0] <= entry_id
 
 
 def runs_from(runs: Sequence[Run], first: int) -> Sequence[Run]:

@@ -12,6 +12,7 @@ from octavo.bookie.index.format import IndexDamagedError
 from octavo.bookie.index.index import Index
 from octavo.bookie.index.merge import choose_merge, merge_parts
 from octavo.bookie.index.part import Part
+from octavo.bookie.index.runs import first_reaching
 from octavo.bookie.storage.manifest_keeper import ManifestKeeper
 
 log = structlog.get_logger("octavo.bookie")
@@ -90,10 +91,16 @@ class IndexMerger:
 
     async def _has_any(self, part: Part, without: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
         for ledger_id, intervals in without.items():
-            for first, last in intervals:
-                found = await self._index.first_id([part], ledger_id, first)
-                if found is not None and found <= last:
+            at = 0
+            while at < len(intervals):
+                found = await self._index.first_id([part], ledger_id, intervals[at][0])
+                if found is None:
+                    break
+                # A part that names ids between the intervals only is asked once for each gap that has some.
+                at = first_reaching(intervals, found)
+                if at < len(intervals) and intervals[at][0] <= found:
                     return True
+                await asyncio.sleep(0)
         return False
 
     async def _is_full_of_garbage(self, part: Part) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import structlog
-from octavo.bookie.index.runs import Run, lone_runs
+from octavo.bookie.index.runs import Run, is_inside, lone_runs
 from octavo.bookie.journal.journal import Journal, RecordKind, settle_future
 from octavo.bookie.storage.admission import Admission, Done, Health, SlowAdd
 from octavo.bookie.storage.background import Background
@@ -430,7 +430,7 @@ class EntryWriter:
                         missing.discard(position)
         # What is being removed is held no longer, though the look-up may have found it (rule C11).
         removed = self._ledgers.relieving.get(ledger.ledger_id, ())
-        missing |= {at for one, at in positions.items() if any(low <= one <= high for low, high in removed)}
+        missing |= {at for one, at in positions.items() if is_inside(removed, one)}
         return sorted(missing)
 
     def _compare(self, ledger_id: int, entry_id: int, held: bytes, added: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from octavo.bookie.index.runs import (
     clip,
     coalesce,
     exclude,
+    exclude_all,
+    is_inside,
     make_run,
     merge_runs,
     ranges_of,
@@ -127,3 +130,28 @@ def test_joined_neighbours_name_the_same_ids_and_places(shapes: list[tuple[int, 
     joined = list(coalesce(neighbours))
     assert len(joined) <= 1
     assert places_of_all(joined) == places_of_all(neighbours)
+
+
+@given(runs(), st.sets(st.integers(0, 180), max_size=30))
+def test_many_intervals_are_excluded_at_once(run: Run, bounds: set[int]) -> None:
+    ends = sorted(bounds)
+    intervals = list(zip(ends[::2], ends[1::2], strict=False))
+    gone = {one for low, high in intervals for one in range(low, high + 1)}
+    assert [one for one in range(190) if is_inside(intervals, one)] == sorted(gone)
+    pieces = exclude_all(run, intervals)
+    assert places_of_all(pieces) == {one: place for one, place in places(run).items() if one not in gone}
+    assert [piece.first for piece in pieces] == sorted(piece.first for piece in pieces)
+
+
+def test_only_intervals_that_overlap_a_run_are_looked_at() -> None:
+    class Counted(list[tuple[int, int]]):
+        looks = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            self.looks += 1
+            return super().__getitem__(at)
+
+    intervals = Counted((10 * at, 10 * at + 4) for at in range(100_000))
+    pieces = exclude_all(make_run(range(500_000, 500_020), [1] * 20, 1, 0), intervals)
+    assert [(piece.first, piece.last) for piece in pieces] == [(500_005, 500_009), (500_015, 500_019)]
+    assert intervals.looks < 100

@@ -468,6 +468,24 @@ async def test_what_is_not_in_the_index_yet_waits_for_a_checkpoint() -> None:
     await storage.close()
 
 
+async def test_thousands_of_ranges_of_one_stream_go_at_once() -> None:
+    storage = await opened(MemoryFileSystem())
+    ids = range(0, 20_000, 2)
+    await storage.writer.add(SCRIPT.ledger_id, SCRIPT.key, SCRIPT.entries(ids[10:]), recovery=True)
+    await storage.checkpoint()
+    await storage.relief.mark(SCRIPT.ledger_id, 20_000)
+    ranges = [(first, first + 1) for first in range(0, 20_000, 4)]
+    assert len(ranges) == 5_000
+    assert await storage.relief.remove({SCRIPT.ledger_id: ranges})
+    held = [*range(10), *ids[10:]]
+    kept = [one for one in held if one % 4 >= 2]
+    found = await storage.reader.read(SCRIPT.ledger_id, 0, 20_000, entries_max=20_000, bytes_max=10**8)
+    assert ids_of(found.entries) == [one for one in kept if one <= found.last_covered]
+    assert len(found.entries) > 1000
+    assert await storage.relief.remove({SCRIPT.ledger_id: ranges})  # nothing is left of them
+    await storage.close()
+
+
 async def test_offline_check_finds_nothing_wrong(host: StorageHost) -> None:
     await held_stream(host, "xyz", "Bxy")
     for _ in range(2):
