@@ -188,6 +188,11 @@ class RelievedRanges:
             unnamed = set(await self._unnamed_in(stream))
         except NoSuchLedgerError:
             return []
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            log.warning("ranges of a stream not given up: its metadata cannot be read", reason=error.message)
+            return []
         return [one for one in ranges if one in unnamed]
 
     async def _unnamed_in(self, stream: EitherMetadata) -> list[Range]:

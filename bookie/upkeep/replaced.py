@@ -26,7 +26,7 @@ from octavo.metadata import MetadataStore
 from octavo.metadata.stream.any_metadata import EitherMetadata
 from octavo.metadata.updates.cluster_release import Release
 from octavo.metadata.updates.paging import members_of
-from octavo.protocol.errors import NoSuchLedgerError
+from octavo.protocol.errors import MetadataError, MetadataUnavailableError, NoSuchLedgerError
 from octavo.protocol.ids import BookieId, LedgerId
 
 log = structlog.get_logger("octavo.bookie")
@@ -133,6 +133,11 @@ class ReplacedCopies:
                 ranges = await self.relieved.look(metadata, now)
         except NoSuchLedgerError:
             replaced = False  # the garbage collector's
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            _note_kept(ledger_id, error)
+            replaced, ranges = False, {}
         if ledger_id not in self._looking:
             return
         self._looking.discard(ledger_id)
@@ -157,6 +162,11 @@ class ReplacedCopies:
             return not await may_be_asked(self._store, found.value, self._bookie_id)
         except NoSuchLedgerError:
             return False  # the garbage collector's
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            _note_kept(ledger_id, error)
+            return False
 
     async def _drop_some(self, due: Mapping[LedgerId, float]) -> None:
         """Drop these ledgers where nothing speaks against it, under their locks. Each comes with the time since when it
@@ -181,6 +191,11 @@ class ReplacedCopies:
         if await self._is_replaced(ledger_id) and self._candidates.get(ledger_id) == since:
             await self._storage.writer.drop(ledger_id)
             self.dropped += 1
+
+
+def _note_kept(ledger_id: LedgerId, error: MetadataError) -> None:
+    """What cannot be understood may name any bookie, and must not keep the space of other ledgers."""
+    log.warning("copies kept: the metadata of their ledger cannot be read", ledger=ledger_id, reason=error.message)
 
 
 async def may_be_asked(store: MetadataStore, metadata: EitherMetadata, bookie_id: BookieId) -> bool:

@@ -354,6 +354,54 @@ async def test_page_that_cannot_be_understood_keeps_its_stream_and_no_other(host
     assert await read(host, damaged, 1) == (term(1), [])
 
 
+async def test_closed_stream_with_a_page_that_cannot_be_understood_is_kept_and_others_go(host: StorageHost) -> None:
+    script = await held_stream(host, "xyz", "xyz")
+    found = await host.store.read_stream(script.ledger_id)
+    done = found.value.at_rest(EntryId(place(2, 4)), 1000).closed()
+    await host.store.compare_and_set_stream(done, found.version)
+    ledger_id = await host.store.allocate_ledger_id()
+    damaged = LedgerScript(ledger_id)
+    root, pages = paged_stream(20, 4, 6, ledger_id=ledger_id)
+    await add(host, damaged, term(1))
+    last = root.last_fragment.first_entry_id
+    await host.store.create_stream(root.at_rest(EntryId(last + 4), 10**6).closed())
+    for page in pages:
+        await host.store.create_document(page_document(ledger_id, page.reference), b"damage")
+    await host.storage.checkpoint()
+    rounds = [await host.replaced.round() for _ in range(3)]
+    assert rounds == [0, 1, 0]
+    assert (await read(host, script, 1))[0] == []
+    assert await read(host, damaged, 1) == (term(1), [])
+
+
+@pytest.mark.parametrize("reads_before", range(4))
+@pytest.mark.parametrize("closed", [False, True])
+async def test_metadata_that_cannot_be_understood_at_any_read_keep_their_ledger_and_end_no_round(
+    store: MetadataStore, reads_before: int, closed: bool
+) -> None:
+    watched = Watched(store)
+    host = await StorageHost(MemoryFileSystem(), cast("MetadataStore", watched)).start()
+    script = await held_stream(host, "xyz", "xyz")
+    if closed:
+        found = await store.read_stream(script.ledger_id)
+        done = found.value.at_rest(EntryId(place(2, 4)), 1000).closed()
+        await store.compare_and_set_stream(done, found.version)
+    reads = 0
+
+    def failing() -> None:
+        nonlocal reads
+        reads += 1
+        if reads == reads_before + 1:
+            raise MetadataError("no such version")
+
+    watched.after_read = failing
+    for _ in range(5):
+        await host.replaced.round()
+    assert reads > reads_before or closed
+    assert (await read(host, script, 1))[0] == []
+    await host.storage.close()
+
+
 # --- the storage alone ------------------------------------------------------------------------------------------------
 
 
