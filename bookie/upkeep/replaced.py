@@ -194,7 +194,7 @@ class ReplacedCopies:
 
 
 def _note_kept(ledger_id: LedgerId, error: MetadataError) -> None:
-    """What cannot be understood may name any bookie, and must not keep the space of other ledgers."""
+    """Log that a ledger is kept whose metadata cannot be understood: they may name any bookie. Others go on."""
     log.warning("copies kept: the metadata of their ledger cannot be read", ledger=ledger_id, reason=error.message)
 
 
