@@ -19,9 +19,9 @@ _EVERY_ID = 1 << 62
 
 def batches_are_answered_early() -> list[Patch]:
     @patch(LedPartition, "add")
-    def add(original: Any, self: Any, view: Any, batch: Any) -> Any:
+    def add(original: Any, self: Any, view: Any, batch: Any, now_ms: Any) -> Any:
         base_offset = self.appends.next_offset
-        answer = original(self, view, batch)
+        answer = original(self, view, batch, now_ms)
         if self.appends.next_offset == base_offset:
             return answer  # a repeat
         early = self._loop.create_future()
