@@ -92,12 +92,11 @@ def stale_members_commit() -> list[Patch]:
 
 
 def leases_are_not_asked() -> list[Patch]:
-    @patch(LedLog, "check_leads")
-    def check_leads(_original: Any, self: Any) -> None:
-        if self.lost is not None:
-            raise RefusedError(self.lost.code, self.lost.text)
+    @patch(LedLog, "leads")
+    def leads(_original: Any, self: Any) -> bool:
+        return bool(self.lost is None)
 
-    return [check_leads]
+    return [leads]
 
 
 def generations_begin_anew() -> list[Patch]:
@@ -105,4 +104,7 @@ def generations_begin_anew() -> list[Patch]:
     def new_group(_original: Any, self: Any, group_id: Any) -> Any:
         return Group(group_id, self._new_member_id)
 
-    return [new_group]
+    @patch(Group, "go_on_from")
+    def go_on_from(_original: Any, _self: Any, _generation: Any) -> None: ...
+
+    return [new_group, go_on_from]
