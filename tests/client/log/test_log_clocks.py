@@ -172,9 +172,10 @@ async def test_logs_of_older_versions_are_as_old_as_their_entries_tell(layout: s
         await client.close()  # its upkeep may be about to store ages
         await forget_ages(world, log)
         later = await another(world, [RIGHT])
-        await later.set_retention(octavo.Retention(seconds=2.5 * 3600))
+        await later.set_retention(octavo.Retention(seconds=1.75 * 3600))
         await later.retain()
-        assert later.first_position == 5
+        # A roll of a chain may return before what was rolled has its time: it may be taken for an hour younger.
+        assert later.first_position in {5, 10}
 
 
 async def forget_ages(world: World, log: octavo.Log) -> None:
