@@ -8,17 +8,14 @@ in between. Fences and writers are as late as a network makes them.
 """
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import structlog
-from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.ledgers import LedgerTable
 from octavo.bookie.storage.manifest import DOUBT_OF_EVERY_LEDGER, EMPTY, encode_manifest
-from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.storage.storage import Storage
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.protocol.errors import BookieInDoubtError, TermOverError
 from octavo.protocol.held_entries import Doubt
@@ -26,12 +23,9 @@ from octavo.protocol.places import place, term_of
 from simulation.engine.patches import Patch, patch
 from support.clusters.ledgers import LedgerScript, ids_of
 from support.disks.faulty_filesystem import MemoryFileSystem
+from support.disks.storage_model import DATA, Machine, new_states
 
 SCRIPT = LedgerScript(7)
-DATA = Path("/d")
-SETTINGS = StorageSettings(
-    checkpoint_seconds=86_400, journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0)
-)
 LENGTH_MAX = 5 + int(os.environ.get("OCTAVO_MORE_EVENTS", "0"))
 """Events of a path, which begins with lost disks."""
 TERMS = (1, 2, 3)
@@ -68,31 +62,23 @@ class Host:
     """A bookie's storage on its disk, in doubt."""
 
     def __init__(self) -> None:
-        self.filesystem = MemoryFileSystem()
-        self.storage: Storage
+        self.machine = Machine()
         self.facts = Facts()
         self.heard_over = 0
         """The highest term of which a fence has been answered since the disks were lost."""
 
-    async def open(self) -> None:
-        self.storage = await Storage.open(
-            self.filesystem, directory=DATA, journal_directory=Path("/j"), settings=SETTINGS, on_fatal=_fail
-        )
+    @property
+    def storage(self) -> Storage:
+        return self.machine.storage
 
     async def lose_disks(self) -> None:
         """As ``octavo bookie reset-identity`` leaves the directories."""
-        self.filesystem = MemoryFileSystem()
-        self.filesystem.set_content(DATA / "manifest", encode_manifest(EMPTY._replace(doubt=DOUBT_OF_EVERY_LEDGER)))
-        await self.open()
+        self.machine.filesystem = MemoryFileSystem()
+        manifest = encode_manifest(EMPTY._replace(doubt=DOUBT_OF_EVERY_LEDGER))
+        self.machine.filesystem.set_content(DATA / "manifest", manifest)
+        await self.machine.open()
         await self.storage.limit_doubt(STOP)
         self.heard_over = 0
-
-    async def power_cut(self) -> None:
-        before, storage = self.filesystem, self.storage
-        self.filesystem = before.after_crash(seed=1)
-        before.crashed.clear()
-        await storage.close()
-        await self.open()
 
     async def apply(self, event: str) -> bool:
         """Apply an event; False if it cannot happen, is refused, or changes nothing."""
@@ -114,7 +100,7 @@ class Host:
             await self.lose_disks()
             self.facts = facts._replace(read=None, floor=None, lost=facts.acknowledged)
         elif event == "power cut":
-            await self.power_cut()
+            await self.machine.crash()
         elif event == "checkpoint":
             await self.storage.checkpoint()
         else:
@@ -174,10 +160,6 @@ class Host:
         return View(held, tuple(unknown), tuple(in_doubt), tuple(over))
 
 
-def _fail(error: BaseException) -> None:
-    raise AssertionError("the storage failed") from error
-
-
 EVENTS = (
     "open a term",
     "fence 1",
@@ -195,49 +177,27 @@ FEW_EVENTS = (("open a term", "fence 2", "add 2", "read the root", "note the ter
 """For longer paths, with their length."""
 
 
-async def reached(path: tuple[str, ...]) -> Host | None:
-    """A storage after these events; None if the last one did nothing."""
+async def start() -> Host:
     host = Host()
     await host.lose_disks()
-    for event in path:
-        try:
-            went = await host.apply(event)
-        except BaseException:
-            await host.storage.close()
-            raise
-        if not went:
-            await host.storage.close()
-            return None
     return host
+
+
+async def look(host: Host) -> tuple[Facts, View, View]:
+    """What is answered before a loss of power and after it."""
+    before, now = host.facts, await host.view()
+    await host.machine.crash()
+    return before, now, await host.view()
 
 
 async def explored(events: Sequence[str] = EVENTS, length_max: int = LENGTH_MAX) -> tuple[int, int]:
     """Check every path of these events up to the length. The numbers of states, and of those in which an add was
     taken."""
-    seen = set()
-    paths: deque[tuple[str, ...]] = deque([()])
-    taken = 0
-    while paths:
-        path = paths.popleft()
-        try:
-            host = await reached(path)
-            if host is None:
-                continue
-            try:
-                before, now = host.facts, await host.view()
-                await host.power_cut()
-                state = (before, now, await host.view())
-            finally:
-                await host.storage.close()
-        except AssertionError as error:
-            error.add_note(f"after: {', '.join(path)}")
-            raise
-        if state not in seen:
-            seen.add(state)
-            taken += bool(before.acknowledged)
-            if len(path) < length_max:
-                paths.extend((*path, event) for event in events)
-    return len(seen), taken
+    states = taken = 0
+    async for _, (before, _now, _after) in new_states(start, look, events, length_max):
+        states += 1
+        taken += bool(before.acknowledged)
+    return states, taken
 
 
 @pytest.fixture(autouse=True)

@@ -11,27 +11,21 @@ ledger counts as deleted; after a deletion was reversed, nothing is absent and n
 """
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import structlog
 from octavo.bookie.disk.rate import RateLimiter
-from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.ledger_state import LedgerState
-from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.storage.storage import Storage
 from octavo.protocol.errors import BookieInDoubtError, LedgerFencedError, NoSuchLedgerError, UnauthorizedError
 from simulation.engine.patches import Patch, patch
 from support.clusters.ledgers import LedgerScript
-from support.disks.faulty_filesystem import MemoryFileSystem
+from support.disks.storage_model import DATA, Machine, new_states
 
 SCRIPT = LedgerScript(7)
 STRANGER = LedgerScript(7, password=b"another")
-SETTINGS = StorageSettings(
-    checkpoint_seconds=86_400, journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0)
-)
 LENGTH_MAX = 5 + int(os.environ.get("OCTAVO_MORE_EVENTS", "0"))
 """Events of a path."""
 REFUSALS = (BookieInDoubtError, LedgerFencedError, NoSuchLedgerError, UnauthorizedError)
@@ -66,25 +60,15 @@ class View(NamedTuple):
 
 
 class Host:
-    """A bookie's storage on its disk, and what it has promised."""
+    """A bookie's storage, and what it has promised."""
 
     def __init__(self) -> None:
-        self.filesystem = MemoryFileSystem()
-        self.storage: Storage
+        self.machine = Machine()
         self.promises = Promises()
 
-    async def open(self) -> None:
-        self.storage = await Storage.open(
-            self.filesystem, directory=Path("/d"), journal_directory=Path("/j"), settings=SETTINGS, on_fatal=_fail
-        )
-
-    async def crash(self) -> None:
-        """Lose what is not durable, and start again."""
-        before, storage = self.filesystem, self.storage
-        self.filesystem = before.after_crash(seed=1)
-        before.crashed.clear()
-        await storage.close()  # on the disk as it was: it leaves no task behind
-        await self.open()
+    @property
+    def storage(self) -> Storage:
+        return self.machine.storage
 
     async def apply(self, event: str) -> bool:
         """Apply an event; False if it is refused or does nothing here. Checks what accepting it promises."""
@@ -121,7 +105,7 @@ class Host:
                 await storage.compact(1.0, RateLimiter(1e12))
             else:
                 assert event == "power cut"
-                await self.crash()
+                await self.machine.crash()
         except REFUSALS:
             return False
         return True
@@ -148,10 +132,6 @@ class Host:
         return View(False, lac.known, lac.fenced, lac.in_doubt, has_key, held, bool(unknown))
 
 
-def _fail(error: BaseException) -> None:
-    raise AssertionError("the storage failed") from error
-
-
 EVENTS = (
     "fence",
     "add",
@@ -165,43 +145,26 @@ EVENTS = (
 )
 
 
-async def reached(path: tuple[str, ...]) -> Host | None:
-    """A storage after these events; None if one of them is refused."""
+async def start() -> Host:
     host = Host()
-    await host.open()
-    for event in path:
-        if not await host.apply(event):
-            await host.storage.close()
-            return None
+    await host.machine.open()
     return host
+
+
+async def look(host: Host) -> tuple[Promises, View, View, tuple[str, ...]]:
+    """What is answered before a loss of power and after it, with what decides what comes next."""
+    now, names = await host.view(), host.machine.suffixes(DATA / "index")
+    await host.machine.crash()
+    return host.promises, now, await host.view(), names
 
 
 async def explored() -> tuple[int, int]:
     """Check every path up to the length. The numbers of states, and of those in which the ledger counts as deleted."""
-    seen = set()
-    paths: deque[tuple[str, ...]] = deque([()])
-    deleted = 0
-    while paths:
-        path = paths.popleft()
-        host = await reached(path)
-        if host is None:
-            continue
-        try:
-            now = await host.view()
-            files = sorted(path.suffix for path in host.filesystem.files(Path("/d/index")))
-            await host.crash()
-            state = (host.promises, now, await host.view(), tuple(files))
-        except AssertionError as error:
-            error.add_note(f"after: {', '.join(path)}")
-            raise
-        finally:
-            await host.storage.close()
-        if state not in seen:
-            seen.add(state)
-            deleted += now.deleted
-            if len(path) < LENGTH_MAX:
-                paths.extend((*path, event) for event in EVENTS)
-    return len(seen), deleted
+    states = deleted = 0
+    async for _, (_promises, now, _after, _names) in new_states(start, look, EVENTS, LENGTH_MAX):
+        states += 1
+        deleted += now.deleted
+    return states, deleted
 
 
 async def test_no_order_of_fences_adds_collections_and_power_cuts_loses_a_fence() -> None:

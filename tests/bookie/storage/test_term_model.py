@@ -9,31 +9,25 @@ fence that it receives then lifts that (rule B4).
 """
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import structlog
 from octavo.bookie.journal.format import RecordKind
-from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage import replay, writes
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable
-from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.storage.storage import Storage
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.protocol.errors import BookieInDoubtError, NoSuchLedgerError, TermOverError
 from octavo.protocol.places import place, term_of
 from simulation.engine.patches import Patch, patch
 from support.clusters.ledgers import LedgerScript, ids_of
-from support.disks.faulty_filesystem import MemoryFileSystem
+from support.disks.storage_model import Machine, new_states
 
 SCRIPT = LedgerScript(7)
-SETTINGS = StorageSettings(
-    checkpoint_seconds=86_400, journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0)
-)
 LENGTH_MAX = 3 + int(os.environ.get("OCTAVO_MORE_EVENTS", "0"))
 """Events of a path."""
 TERMS = (1, 2, 3)
@@ -63,25 +57,15 @@ class View(NamedTuple):
 
 
 class Host:
-    """A bookie's storage on its disk, and what it has promised."""
+    """A bookie's storage, and what it has promised."""
 
     def __init__(self) -> None:
-        self.filesystem = MemoryFileSystem()
-        self.storage: Storage
+        self.machine = Machine()
         self.promises = Promises()
 
-    async def open(self) -> None:
-        self.storage = await Storage.open(
-            self.filesystem, directory=Path("/d"), journal_directory=Path("/j"), settings=SETTINGS, on_fatal=_fail
-        )
-
-    async def crash(self) -> None:
-        """Lose what is not durable, and start again."""
-        before, storage = self.filesystem, self.storage
-        self.filesystem = before.after_crash(seed=1)
-        before.crashed.clear()
-        await storage.close()  # on the disk as it was: it leaves no task behind
-        await self.open()
+    @property
+    def storage(self) -> Storage:
+        return self.machine.storage
 
     async def apply(self, event: str) -> bool:
         """Apply an event; False if it is refused or does nothing here. Checks what accepting or refusing it says."""
@@ -113,7 +97,7 @@ class Host:
         self.promises = self.promises._replace(fence_sent=max(self.promises.fence_sent, term))
         answered = answer.done()
         assert not answered, "a fence was answered in the step that accepted it"
-        await self.crash()
+        await self.machine.crash()
         return True
 
     async def _add(self, term: int, *, recovery: bool) -> bool:
@@ -152,7 +136,7 @@ class Host:
             await storage.checkpoint()
         else:
             assert event == "power cut"
-            await self.crash()
+            await self.machine.crash()
         return True
 
     async def view(self) -> View:
@@ -180,10 +164,6 @@ class Host:
         return View(False, over, in_doubt, held, unknown)
 
 
-def _fail(error: BaseException) -> None:
-    raise AssertionError("the storage failed") from error
-
-
 EVENTS = (
     *(f"fence {term}" for term in FENCED_TERMS),
     *(f"fence and power cut {term}" for term in FENCED_TERMS),
@@ -200,50 +180,27 @@ FEW_EVENTS = (("fence 1", "add 1", "add 2", "collect", "revive"), 5)
 """Where longer paths are needed, with their length."""
 
 
-async def reached(path: tuple[str, ...]) -> Host | None:
-    """A storage after these events; None if the last one is refused."""
+async def start() -> Host:
     host = Host()
-    await host.open()
-    for event in path:
-        try:
-            went = await host.apply(event)
-        except BaseException:
-            await host.storage.close()
-            raise
-        if not went:
-            await host.storage.close()
-            return None
+    await host.machine.open()
     return host
+
+
+async def look(host: Host) -> tuple[Promises, View, View]:
+    """What is answered before a loss of power and after it."""
+    now, before = await host.view(), host.promises
+    await host.machine.crash()
+    return before, now, await host.view()
 
 
 async def explored(events: Sequence[str] = EVENTS, length_max: int = LENGTH_MAX) -> tuple[int, int]:
     """Check every path of these events up to the length. The number of states, and how many of them hold entries of two
     terms."""
-    seen = set()
-    paths: deque[tuple[str, ...]] = deque([()])
-    of_two_terms = 0
-    while paths:
-        path = paths.popleft()
-        try:
-            host = await reached(path)
-            if host is None:
-                continue
-            try:
-                now = await host.view()
-                before = host.promises
-                await host.crash()
-                state = (before, now, await host.view())
-            finally:
-                await host.storage.close()
-        except AssertionError as error:
-            error.add_note(f"after: {', '.join(path)}")
-            raise
-        if state not in seen:
-            seen.add(state)
-            of_two_terms += len({term_of(entry_id) for entry_id in now.held}) > 1
-            if len(path) < length_max:
-                paths.extend((*path, event) for event in events)
-    return len(seen), of_two_terms
+    states = of_two_terms = 0
+    async for _, (_before, now, _after) in new_states(start, look, events, length_max):
+        states += 1
+        of_two_terms += len({term_of(entry_id) for entry_id in now.held}) > 1
+    return states, of_two_terms
 
 
 @pytest.fixture(autouse=True)

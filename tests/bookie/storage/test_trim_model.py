@@ -8,35 +8,28 @@ compactions, power cuts, and a deletion that turns out to be a mistake.
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import structlog
-from octavo.bookie.disk.rate import RateLimiter
 from octavo.bookie.entrylog.format import Total
 from octavo.bookie.index.runs import clip
-from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage import checkpoint, ledger_reader
 from octavo.bookie.storage.compaction import Compactor
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.ledgers import LedgerTable
-from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.storage.storage import Storage
 from octavo.bookie.storage.writes import EntryWriter
 from octavo.protocol.errors import BookieStorageError, NoSuchLedgerError
 from octavo.protocol.held_entries import Holdings
 from octavo.protocol.places import place
 from simulation.engine.patches import Patch, patch
-from support.clusters.ledgers import LedgerScript, ids_of
-from support.disks.faulty_filesystem import MemoryFileSystem
+from support.clusters.ledgers import LedgerScript
+from support.disks.storage_model import Machine, compact_all, delete_and_revive, new_states, read_through
 
 SCRIPT = LedgerScript(7)
-SETTINGS = StorageSettings(
-    checkpoint_seconds=86_400, journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0)
-)
 LENGTH_MAX = 2 + int(os.environ.get("OCTAVO_MORE_EVENTS", "0"))
 """Events of a path."""
 PLACES = (place(1, 0), place(1, 1), place(2, 0), place(2, 1))
@@ -63,25 +56,15 @@ class View(NamedTuple):
 
 
 class Host:
-    """A bookie's storage on its disk, and what it has promised."""
+    """A bookie's storage, and what it has promised."""
 
     def __init__(self) -> None:
-        self.filesystem = MemoryFileSystem()
-        self.storage: Storage
+        self.machine = Machine()
         self.promises = Promises()
 
-    async def open(self) -> None:
-        self.storage = await Storage.open(
-            self.filesystem, directory=Path("/d"), journal_directory=Path("/j"), settings=SETTINGS, on_fatal=_fail
-        )
-
-    async def crash(self) -> None:
-        """Lose what is not durable, and start again."""
-        before, storage = self.filesystem, self.storage
-        self.filesystem = before.after_crash(seed=1)
-        before.crashed.clear()
-        await storage.close()  # on the disk as it was: it leaves no task behind
-        await self.open()
+    @property
+    def storage(self) -> Storage:
+        return self.machine.storage
 
     async def apply(self, event: str) -> bool:
         """Apply an event; False if it is refused or does nothing here."""
@@ -108,11 +91,11 @@ class Host:
         self.promises = self.promises._replace(trim_sent=max(self.promises.trim_sent, first_kept))
         if what == "trim and power cut":
             if not answer.done():  # a trim that is not above one that is durable is answered at once
-                await self.crash()
+                await self.machine.crash()
                 return
         elif what == "trim during an add":
             await self._add(PLACES[:1])
-            await self.crash()
+            await self.machine.crash()
             return
         await answer
         self.promises = self.promises._replace(trimmed=max(self.promises.trimmed, first_kept))
@@ -120,22 +103,16 @@ class Host:
     async def _of_the_bookie(self, event: str) -> bool:
         storage, ledger_id = self.storage, SCRIPT.ledger_id
         if event == "delete and revive":
-            if ledger_id not in storage.ledgers.live_ids():
+            if not await delete_and_revive(storage, ledger_id):
                 return False
-            await storage.writer.delete(ledger_id)
-            await storage.writer.revive(ledger_id)
             self.promises = self.promises._replace(revived=True)
         elif event == "checkpoint":
             await storage.checkpoint()
         elif event == "compaction":
-            for _ in range(2):  # the first one only ends the log that is written
-                await storage.checkpoint()
-                await storage.compact(1.1, RateLimiter(1e12))
-            await storage.checkpoint()
-            await storage.compact(1.1, RateLimiter(1e12))
+            await compact_all(storage)
         else:
             assert event == "power cut"
-            await self.crash()
+            await self.machine.crash()
         return True
 
     async def view(self) -> View:
@@ -152,17 +129,9 @@ class Host:
             elif found.unknown:
                 unknown.append(entry_id)
             await self._check_one(entry_id, bool(found.entries), bool(found.unknown))
-        together: list[int] = []
-        hidden: list[tuple[int, int]] = []
-        first = 0
-        while first <= END:
-            found = await reader.read(ledger_id, first, END, entries_max=10, bytes_max=10_000)
-            together += ids_of(found.entries)
-            hidden += found.unknown
-            first = found.last_covered + 1
+        together, hidden = await read_through(self.storage, ledger_id, PLACES, END)
         assert together == held
-        together = [one for low, high in hidden for one in PLACES if low <= one <= high]
-        assert together == unknown, "a trimmed entry is denied by a read that reaches above the trim"
+        assert hidden == unknown, "a trimmed entry is denied by a read that reaches above the trim"
         assert first_kept in (promises.trimmed, *(one for one in PLACES if promises.trimmed < one)), "a trim was lost"
         assert first_kept <= promises.trim_sent, "more was trimmed than was asked for"
         await self._check_lists(first_kept, held)
@@ -200,10 +169,6 @@ class Host:
         assert [one for low, high in listed for one in range(low, high + 1)] == list(held)
 
 
-def _fail(error: BaseException) -> None:
-    raise AssertionError("the storage failed") from error
-
-
 EVENTS = (
     *(f"add {at}" for at in (0, 1, 3)),
     *(f"add frame of term {term}" for term in (1, 2)),
@@ -236,51 +201,27 @@ FEW_EVENTS = (("add frame of term 1", "add 3", "trim 1", "trim 2", "compaction",
 """The same for still longer ones."""
 
 
-async def reached(path: tuple[str, ...]) -> Host | None:
-    """A storage after these events; None if the last one is refused."""
+async def start() -> Host:
     host = Host()
-    await host.open()
-    for event in path:
-        try:
-            went = await host.apply(event)
-        except BaseException:
-            await host.storage.close()
-            raise
-        if not went:
-            await host.storage.close()
-            return None
+    await host.machine.open()
     return host
+
+
+async def look(host: Host) -> tuple[Promises, View, tuple[str, ...], View]:
+    """What is answered before a loss of power and after it, with what decides what comes next."""
+    now, before, names = await host.view(), host.promises, host.machine.suffixes()
+    await host.machine.crash()
+    return before, now, names, await host.view()
 
 
 async def explored(events: Sequence[str] = EVENTS, length_max: int = LENGTH_MAX) -> tuple[int, int]:
     """Check every path of these events up to the length. The numbers of states, and of those with something held above
     a trim that is answered."""
-    seen = set()
-    paths: deque[tuple[str, ...]] = deque([()])
-    above_a_trim = 0
-    while paths:
-        path = paths.popleft()
-        try:
-            host = await reached(path)
-            if host is None:
-                continue
-            try:
-                now = await host.view()
-                before = host.promises
-                names = tuple(sorted(path.suffix for path in host.filesystem.files()))
-                await host.crash()
-                state = (before, now, names, await host.view())
-            finally:
-                await host.storage.close()
-        except AssertionError as error:
-            error.add_note(f"after: {', '.join(path)}")
-            raise
-        if state not in seen:
-            seen.add(state)
-            above_a_trim += bool(before.trimmed and now.held)
-            if len(path) < length_max:
-                paths.extend((*path, event) for event in events)
-    return len(seen), above_a_trim
+    states = above_a_trim = 0
+    async for _, (before, now, _names, _after) in new_states(start, look, events, length_max):
+        states += 1
+        above_a_trim += bool(before.trimmed and now.held)
+    return states, above_a_trim
 
 
 @pytest.fixture(autouse=True)

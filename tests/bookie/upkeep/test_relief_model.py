@@ -7,30 +7,23 @@ between them come checkpoints, compactions, power cuts, and a deletion that turn
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import structlog
-from octavo.bookie.disk.rate import RateLimiter
-from octavo.bookie.journal.journal import JournalSettings
 from octavo.bookie.storage.index_merger import IndexMerger
 from octavo.bookie.storage.ledger_reader import LedgerReader
 from octavo.bookie.storage.ledger_state import LedgerState
 from octavo.bookie.storage.relief import Relief
-from octavo.bookie.storage.storage import Storage, StorageSettings
+from octavo.bookie.storage.storage import Storage
 from octavo.protocol.errors import BookieInDoubtError, NoSuchLedgerError
 from octavo.protocol.places import place
 from simulation.engine.patches import Patch, patch
-from support.clusters.ledgers import LedgerScript, ids_of
-from support.disks.faulty_filesystem import MemoryFileSystem
+from support.clusters.ledgers import LedgerScript
+from support.disks.storage_model import Machine, compact_all, delete_and_revive, new_states, read_through
 
 SCRIPT = LedgerScript(7)
-SETTINGS = StorageSettings(
-    checkpoint_seconds=86_400, journal=JournalSettings(segment_bytes=16 * 1024, first_fill_bytes=0)
-)
 PLACES = (place(1, 0), place(1, 1), place(2, 0), place(2, 1))
 END = place(2, 2)
 RANGES = {"first": (0, 0), "term 1": (0, 1), "middle": (1, 2)}
@@ -59,28 +52,18 @@ class View(NamedTuple):
 
 
 class Host:
-    """A bookie's storage on its disk, and what it has promised."""
+    """A bookie's storage, and what it has promised."""
 
     def __init__(self) -> None:
-        self.filesystem = MemoryFileSystem()
-        self.storage: Storage
+        self.machine = Machine()
         self.promises = Promises()
         self.removed = 0
         self.under_way = 0
         """Adds that came while a range was being removed."""
 
-    async def open(self) -> None:
-        self.storage = await Storage.open(
-            self.filesystem, directory=Path("/d"), journal_directory=Path("/j"), settings=SETTINGS, on_fatal=_fail
-        )
-
-    async def crash(self) -> None:
-        """Lose what is not durable, and start again."""
-        before, storage = self.filesystem, self.storage
-        self.filesystem = before.after_crash(seed=1)
-        before.crashed.clear()
-        await storage.close()  # on the disk as it was: it leaves no task behind
-        await self.open()
+    @property
+    def storage(self) -> Storage:
+        return self.machine.storage
 
     async def apply(self, event: str) -> bool:
         """Apply an event; False if it is refused or does nothing here."""
@@ -109,7 +92,7 @@ class Host:
         mark = self.storage.relief.mark(SCRIPT.ledger_id, last + 1)
         self.promises = self.promises._replace(mark_sent=max(self.promises.mark_sent, last + 1))
         if what == "mark and power cut":
-            await self.crash()
+            await self.machine.crash()
             return True
         await mark
         self.promises = self.promises._replace(marked=max(self.promises.marked, last + 1))
@@ -120,7 +103,7 @@ class Host:
         removal = asyncio.ensure_future(self.storage.relief.remove({SCRIPT.ledger_id: [(first, last)]}))
         if what == "give up and power cut":
             await asyncio.sleep(0)
-            await self.crash()
+            await self.machine.crash()
             await asyncio.gather(removal, return_exceptions=True)
             return True
         if what.startswith("give up during an add"):
@@ -155,22 +138,16 @@ class Host:
     async def _of_the_bookie(self, event: str) -> bool:
         storage, ledger_id = self.storage, SCRIPT.ledger_id
         if event == "delete and revive":
-            if ledger_id not in storage.ledgers.live_ids():
+            if not await delete_and_revive(storage, ledger_id):
                 return False
-            await storage.writer.delete(ledger_id)
-            await storage.writer.revive(ledger_id)
             self.promises = self.promises._replace(revived=True)
         elif event == "checkpoint":
             await storage.checkpoint()
         elif event == "compaction":
-            for _ in range(2):  # the first one only ends the log that is written
-                await storage.checkpoint()
-                await storage.compact(1.1, RateLimiter(1e12))
-            await storage.checkpoint()
-            await storage.compact(1.1, RateLimiter(1e12))
+            await compact_all(storage)
         else:
             assert event == "power cut"
-            await self.crash()
+            await self.machine.crash()
         return True
 
     async def view(self) -> View:
@@ -188,17 +165,9 @@ class Host:
             elif found.unknown:
                 unknown.append(entry_id)
             self._check_one(entry_id, below, bool(found.entries), bool(found.unknown))
-        together: list[int] = []
-        hidden: list[tuple[int, int]] = []
-        first = 0
-        while first <= END:
-            found = await reader.read(ledger_id, first, END, entries_max=10, bytes_max=10_000)
-            together += ids_of(found.entries)
-            hidden += found.unknown
-            first = found.last_covered + 1
+        together, hidden = await read_through(self.storage, ledger_id, PLACES, END)
         assert together == held
-        together = [one for low, high in hidden for one in PLACES if low <= one <= high]
-        assert together == unknown, "an entry that was given up is denied by a long read"
+        assert hidden == unknown, "an entry that was given up is denied by a long read"
         lacking = [one for one in PLACES if one not in held]
         denied_ids = [one for one in lacking if one not in unknown]
         for look, denied in ((reader.missing, denied_ids), (reader.not_held, lacking)):
@@ -224,10 +193,6 @@ class Host:
             assert held, "an entry that was not given up is gone"
         if entry_id >= below:
             assert not unknown, "an entry above the mark is unknown"
-
-
-def _fail(error: BaseException) -> None:
-    raise AssertionError("the storage failed") from error
 
 
 EVENTS = (
@@ -261,52 +226,28 @@ FEW_EVENTS = (
 """One of each kind, for longer paths, with their length."""
 
 
-async def reached(path: tuple[str, ...]) -> Host | None:
-    """A storage after these events; None if the last one is refused."""
+async def start() -> Host:
     host = Host()
-    await host.open()
-    for event in path:
-        try:
-            went = await host.apply(event)
-        except BaseException:
-            await host.storage.close()
-            raise
-        if not went:
-            await host.storage.close()
-            return None
+    await host.machine.open()
     return host
+
+
+async def look(host: Host) -> tuple[Promises, View, tuple[str, ...], View]:
+    """What is answered before a loss of power and after it, with what decides what comes next."""
+    now, before, names = await host.view(), host.promises, host.machine.suffixes()
+    await host.machine.crash()
+    return before, now, names, await host.view()
 
 
 async def explored(events: Sequence[str], length_max: int) -> tuple[int, int, int]:
     """Check every path of these events up to the length. The numbers of states, of those in which something was given
     up and something is held, and of adds that came during a removal."""
-    seen = set()
-    paths: deque[tuple[str, ...]] = deque([()])
-    given_up = under_way = 0
-    while paths:
-        path = paths.popleft()
-        try:
-            host = await reached(path)
-            if host is None:
-                continue
-            try:
-                now = await host.view()
-                before = host.promises
-                names = tuple(sorted(path.suffix for path in host.filesystem.files()))
-                await host.crash()
-                state = (before, now, names, await host.view())
-            finally:
-                await host.storage.close()
-        except AssertionError as error:
-            error.add_note(f"after: {', '.join(path)}")
-            raise
-        if state not in seen:
-            seen.add(state)
-            under_way += host.under_way
-            given_up += bool(host.removed and now.held and now.unknown)
-            if len(path) < length_max:
-                paths.extend((*path, event) for event in events)
-    return len(seen), given_up, under_way
+    states = given_up = under_way = 0
+    async for host, (_before, now, _names, _after) in new_states(start, look, events, length_max):
+        states += 1
+        under_way += host.under_way
+        given_up += bool(host.removed and now.held and now.unknown)
+    return states, given_up, under_way
 
 
 @pytest.fixture(autouse=True)

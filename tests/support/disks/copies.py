@@ -5,6 +5,8 @@ from pathlib import Path
 
 from octavo.bookie.copies.local_storage import LedgerCopies
 from octavo.bookie.journal.journal import JournalSettings
+from octavo.bookie.offline.check import Finding, OfflineCheck
+from octavo.bookie.offline.layout import Layout
 from octavo.bookie.storage.storage import Storage, StorageSettings
 from octavo.bookie.upkeep.metadata_check import KnownStart, MetadataCheck
 from octavo.bookie.upkeep.relieved import RELIEF_RELEASE
@@ -84,6 +86,11 @@ class StorageHost:
         self._cut_off.append(self.storage)
         self.filesystem = self.filesystem.after_crash(seed=seed)
         await self.start()
+
+    async def offline_findings(self) -> list[Finding]:
+        """What `octavo bookie check` finds wrong on the disks, but for the cookie, which there is none of."""
+        check = OfflineCheck(self.filesystem, Layout.of(DATA, JOURNAL))
+        return [finding async for finding in check.findings() if "cookie" not in str(finding.path)]
 
     async def _revive(self, ledger_id: LedgerId) -> bool:
         if await self.store.confirm_absent([ledger_id]):
