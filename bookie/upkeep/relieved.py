@@ -9,7 +9,8 @@ durable, before anything is removed. What repair does with the stream meanwhile 
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection
+from itertools import batched
 from typing import Final
 
 import structlog
@@ -119,14 +120,13 @@ class RelievedRanges:
 
     async def relieve(self, due: Due) -> int:
         """Give this up where nothing speaks against it; of how many streams. A range whose time has begun again since
-        it was due stays. Raises :class:`MetadataError`,
-        :class:`MetadataUnavailableError` and the storage's errors."""
+        it was due stays. Raises :class:`MetadataError`, :class:`MetadataUnavailableError` and the storage's errors."""
         if not due or await finalized_release(self._store) < self._release:
             return 0
         before = self.entries
         streams = 0
-        for page in _pages(list(due)):
-            streams += await self._relieve_some({ledger_id: due[ledger_id] for ledger_id in page})
+        for page in batched(due.items(), _AT_ONCE):
+            streams += await self._relieve_some(dict(page))
         if streams:
             log.info(
                 "ranges of streams given up: other bookies hold them", streams=streams, entries=self.entries - before
@@ -220,8 +220,3 @@ async def unnamed_ranges(store: MetadataStore, stream: EitherMetadata, bookie_id
                 if bookie_id not in one.bookies and not one.is_empty and one.last < last_first
             ]
     return found
-
-
-def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:
-    for start in range(0, len(ledger_ids), _AT_ONCE):
-        yield ledger_ids[start : start + _AT_ONCE]

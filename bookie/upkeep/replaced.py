@@ -15,7 +15,8 @@ reads whatever the number of ledgers. What is known of a ledger is lost when the
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from itertools import batched
 from typing import Final
 
 import structlog
@@ -108,11 +109,11 @@ class ReplacedCopies:
         now = asyncio.get_running_loop().time()
         due = {one: since for one, since in self._candidates.items() if now - since >= self._keep_seconds}
         due_ranges = self.relieved.due(now)
-        for page in _pages(looked_at):
+        for page in batched(looked_at, READS_AT_ONCE):
             await asyncio.gather(*(self._look(ledger_id, now) for ledger_id in page))
         before = self.dropped
-        for page in _pages(list(due)):
-            await self._drop_some({ledger_id: due[ledger_id] for ledger_id in page})
+        for some in batched(due.items(), READS_AT_ONCE):
+            await self._drop_some(dict(some))
         if self.dropped > before:
             log.info("copies dropped: other bookies have taken this one's place", ledgers=self.dropped - before)
         return self.dropped - before + await self.relieved.relieve(due_ranges)
@@ -203,8 +204,3 @@ async def may_be_asked(store: MetadataStore, metadata: EitherMetadata, bookie_id
     term of a stream may name any bookie, so a stream may ask until it is CLOSED. Raises :class:`NoSuchLedgerError`,
     :class:`MetadataError` for a page that cannot be understood, :class:`MetadataUnavailableError`."""
     return not metadata.is_closed or bookie_id in await members_of(store, metadata)
-
-
-def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:
-    for start in range(0, len(ledger_ids), READS_AT_ONCE):
-        yield ledger_ids[start : start + READS_AT_ONCE]

@@ -11,7 +11,7 @@ nothing is trimmed while garbage collection is on hold, or while the metadata ar
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from itertools import batched
 from typing import Final, NamedTuple
 
 import structlog
@@ -73,7 +73,7 @@ class TruncatedStreams:
             return _NOTHING
         await self._check_metadata()
         wanted: dict[LedgerId, int] = {}
-        for page in _pages(looked_at):
+        for page in batched(looked_at, READS_AT_ONCE):
             found = await asyncio.gather(*map(self._start_of, page))
             wanted.update(zip(page, found, strict=True))
         kept = self._storage.ledgers.first_kept
@@ -83,7 +83,7 @@ class TruncatedStreams:
         amounts = {one: await self._storage.reader.amount_below(one, start) for one, start in wanted.items()}
         await self._check_metadata()
         trimmed = _NOTHING
-        for page in _pages(list(wanted)):
+        for page in batched(wanted, READS_AT_ONCE):
             # Deleted meanwhile: nothing of it is kept anyway.
             live = [ledger_id for ledger_id in page if not self._storage.ledgers.is_deleted(ledger_id)]
             for durable in [self._storage.writer.trim(ledger_id, wanted[ledger_id]) for ledger_id in live]:
@@ -127,8 +127,3 @@ class TruncatedStreams:
             log.warning("stream not trimmed: its metadata cannot be read", ledger=ledger_id, reason=error.message)
             return 0
         return found.start_place
-
-
-def _pages(ledger_ids: Sequence[LedgerId]) -> Iterator[Sequence[LedgerId]]:
-    for start in range(0, len(ledger_ids), READS_AT_ONCE):
-        yield ledger_ids[start : start + READS_AT_ONCE]
