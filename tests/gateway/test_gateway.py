@@ -14,7 +14,7 @@ from octavo.gateway.records.names import anchor_document, snapshots_prefix
 from octavo.gateway.topics.changes import DOCUMENT as CHANGES
 from octavo.gateway.topics.document import decode_topic, topic_document
 from octavo.protocol.messages import Op
-from support.clusters.gateway_cluster import GatewayCluster, now_ms, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster, now_ms
 from support.clusters.log_cluster import collect
 from support.kafka.batches import batch_of
 from support.kafka.client import (
@@ -30,17 +30,6 @@ from support.kafka.client import (
     produce_request,
 )
 from support.waiting import eventually
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
-
-
-@pytest.fixture
-async def gateway(cluster: GatewayCluster) -> Gateway:
-    return await cluster.gateway()
 
 
 @pytest.fixture

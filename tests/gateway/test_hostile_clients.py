@@ -13,7 +13,6 @@ from octavo.gateway.codes import Code
 from octavo.gateway.gateway import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX, Gateway
 from octavo.gateway.service.fetch import ANSWER_BYTES_MAX as ANSWER_BYTES_EACH
 from octavo.gateway.wire.connection import BUFFER_BYTES
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
 from support.kafka.batches import batch_of
 from support.kafka.client import FETCH, PRODUCE, KafkaClient, fetch_request
 from support.waiting import WAIT_SECONDS, eventually
@@ -21,17 +20,6 @@ from support.waiting import WAIT_SECONDS, eventually
 HALF_FRAMES = 300
 CONSUMERS = 200
 EVERYTHING = 2**31 - 1
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
-
-
-@pytest.fixture
-async def gateway(cluster: GatewayCluster) -> Gateway:
-    return await cluster.gateway()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from octavo.metrics.exposition import expose
 from octavo.metrics.table import GATEWAY_METRICS
 from octavo.protocol.messages import Op
 from prometheus_client.parser import text_string_to_metric_families
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster
 from support.kafka.batches import batch_of
 from support.kafka.client import METADATA, PRODUCE, KafkaClient, frame
 from support.kafka.groups import GroupClient
@@ -32,17 +32,6 @@ def scrape(gateway: Gateway) -> Values:
         for sample in family.samples:
             found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
     return found
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
-
-
-@pytest.fixture
-async def gateway(cluster: GatewayCluster) -> Gateway:
-    return await cluster.gateway()
 
 
 @pytest.fixture

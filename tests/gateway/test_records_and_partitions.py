@@ -11,7 +11,7 @@ from octavo.gateway.records.batch import read_header
 from octavo.gateway.records.names import anchor_document
 from octavo.gateway.topics.document import PARTITIONS_MAX
 from octavo.protocol.errors import MetadataUnavailableError
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster
 from support.kafka.batches import batch_of
 from support.kafka.catalogues import catalogue_of
 from support.kafka.client import CREATE_PARTITIONS, DELETE_RECORDS, DELETE_TOPICS, KafkaClient, milliseconds
@@ -21,17 +21,6 @@ from support.waiting import eventually
 
 EARLIEST = -2
 END = -1
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
-
-
-@pytest.fixture
-async def gateway(cluster: GatewayCluster) -> Gateway:
-    return await cluster.gateway()
 
 
 @pytest.fixture

@@ -45,11 +45,6 @@ async def cluster() -> AsyncIterator[GatewayCluster]:
 
 
 @pytest.fixture
-async def gateway(cluster: GatewayCluster) -> Gateway:
-    return await cluster.gateway()
-
-
-@pytest.fixture
 async def client(gateway: Gateway) -> AsyncIterator[KafkaClient]:
     async with await KafkaClient.connect(gateway.port) as connected:
         await connected.metadata("orders")

@@ -14,7 +14,7 @@ from octavo.gateway.service.needs import NEEDS
 from octavo.gateway.wire.apis import VERSIONS, Api
 from octavo.protocol.errors import InvalidArgumentError, UnauthorizedError
 from octavo.security.roles import Role
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster
 from support.kafka.batches import batch_of
 from support.kafka.client import KafkaClient, fetch_request, milliseconds, produce_request
 from support.kafka.groups import GroupClient
@@ -34,12 +34,6 @@ BOSS = principal("boss", roles=frozenset({Role.ADMIN}))
 TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED = (
     Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED
 )  # fmt: skip
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from octavo.gateway.gateway import Gateway
 from octavo.gateway.leading.choice import chosen
 from octavo.gateway.leading.gateways import GATEWAYS_MAX, Gateways, gateway_lock, node_lock
 from octavo.protocol.messages import Op
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster
 from support.kafka.batches import batch_of
 from support.kafka.client import CREATE_TOPICS, DELETE_TOPICS, KafkaClient, milliseconds
 from support.kafka.groups import FIND_COORDINATOR, GroupClient
@@ -20,12 +20,6 @@ from support.metadata.interposed_store import InterposedStore
 from support.waiting import eventually, loop_turns
 
 PARTITIONS = 8
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
 
 
 type Connect = Callable[[Gateway], Awaitable[KafkaClient]]

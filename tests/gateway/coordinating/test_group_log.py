@@ -1,7 +1,6 @@
 """The log of a coordinator on bookies in memory: it is truncated only below what was added once more (rule K10)."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from octavo.gateway.groups.member import Joining, Protocol, Syncing
 from octavo.gateway.groups.places import Place
 from octavo.protocol.errors import MetadataError
 from octavo.protocol.messages import Op
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster
 from support.waiting import eventually, loop_turns
 
 FIRST = Place("aa", 0)
@@ -28,12 +27,6 @@ class Led(NamedTuple):
     log: Log
     group_log: GroupLog
     lease: list[bool]
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
 
 
 async def lead(cluster: GatewayCluster, name: str = "groups", *, restate_bytes: int = 1) -> Led:

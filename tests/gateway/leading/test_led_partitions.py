@@ -1,19 +1,11 @@
 """Requests for several partitions, and batches that the writer of a log has no room for yet (rules K2 and K3)."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
-import pytest
 from octavo.gateway.codes import Code
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster
 from support.kafka.batches import batch_of
 from support.kafka.client import KafkaClient
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
 
 
 async def test_partitions_of_which_some_are_led_are_answered_each_with_its_own(cluster: GatewayCluster) -> None:

@@ -10,7 +10,7 @@ from octavo.gateway.leading.scans import Scan, Scans
 from octavo.gateway.records.batch import read_header
 from octavo.protocol.errors import QuorumLostError
 from octavo.protocol.ids import EntryId, LedgerId
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster
 from support.kafka.batches import batch_of
 from support.kafka.client import KafkaClient
 from support.waiting import eventually
@@ -142,17 +142,6 @@ async def test_the_scans_of_a_log_end_with_it() -> None:
 
 
 # --- in a gateway ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
-
-
-@pytest.fixture
-async def gateway(cluster: GatewayCluster) -> Gateway:
-    return await cluster.gateway()
 
 
 BATCHES = 24

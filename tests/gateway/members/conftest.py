@@ -18,11 +18,6 @@ async def cluster() -> AsyncIterator[GatewayCluster]:
 
 
 @pytest.fixture
-async def gateway(cluster: GatewayCluster) -> Gateway:
-    return await cluster.gateway()
-
-
-@pytest.fixture
 async def connect(gateway: Gateway) -> AsyncIterator[Connect]:
     """Makes consumers with connections of their own; the topic `orders` is there."""
     async with AsyncExitStack() as stack:

@@ -1,7 +1,6 @@
 """How gateways learn of the topics that others change (rule K12)."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -11,16 +10,10 @@ from octavo.gateway.topics.changes import DOCUMENT, NAMES_MAX, TopicChanges, dec
 from octavo.gateway.topics.document import Topic, TopicState, decode_topic, topic_document
 from octavo.metadata.encoding import encode_object
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError, OctavoTimeoutError
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster
 from support.kafka.catalogues import catalogue_of
 from support.metadata.interposed_store import InterposedStore
 from support.waiting import eventually
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
 
 
 def test_changes_since_a_number_are_the_names_behind_it() -> None:

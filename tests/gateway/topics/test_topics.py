@@ -1,7 +1,6 @@
 """Topics: their documents, how they are made and deleted, and the ids of producers (rules K6 and K12)."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -22,17 +21,11 @@ from octavo.metadata import MetadataStore
 from octavo.metadata.encoding import encode_object
 from octavo.protocol.errors import MetadataError, MetadataUnavailableError
 from octavo.protocol.ids import LedgerId
-from support.clusters.gateway_cluster import GatewayCluster, open_gateway_cluster
+from support.clusters.gateway_cluster import GatewayCluster
 from support.kafka.catalogues import catalogue_of
 from support.metadata.interposed_store import InterposedStore
 
 TOPIC = Topic("orders", "5f" * 16, partitions=3, write_quorum=3, ack_quorum=2)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[GatewayCluster]:
-    async with open_gateway_cluster() as made:
-        yield made
 
 
 async def logs_of(cluster: GatewayCluster) -> list[str]:
